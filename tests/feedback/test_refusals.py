@@ -109,7 +109,7 @@ TABLE = [
     (rows(DPO, {"chosen": [ASK, YES], "rejected": [ASK | {"content": "Far ?"}, YES]}), ["line 2", "'chosen'", "'rejected'"]),
     (line(None, "format_version", 2), ["line 1", "format version 2", "update"]),
     (line(None, "colour", 1), ["line 1", "'colour'"]),
-    (line("turns", "colour", 1), ["line 1", "turns", "'colour'"]),
+    (line("turns", "colour", 1), ["line 1", "'colour'"]),
     *((line(place, key, value), ["line 1", "damaged"]) for place, key, value in [
         ("feedback", "kind", "praise"), ("feedback", "turn", 99), ("feedback", "turn", 1), ("feedback", "value", 7),
         ("feedback", "person", "ann"), ("turns", "speaker", "system"), ("turns", "position", -1), ("turns", "text", 7),

@@ -48,7 +48,6 @@ class LoadedVersions:
         self._newest: str | None = None
         self._ended: deque[str] = deque()  # versions of ended dialogues that are not counted yet
         self._changing = threading.Lock()
-        self._reported: set[str] = set()
 
     @property
     def versions(self) -> list[str]:
@@ -82,9 +81,17 @@ class LoadedVersions:
         return agent
 
     def _load_version(self) -> str:
-        """The version that a new dialogue gets, loaded."""
+        """The version that a new dialogue gets, loaded: the champion, else what is served now, else a parent of the champion."""
+        served = [] if self._newest is None else [self._newest]
         problems: list[str] = []
-        for version in self._candidates(problems):
+        try:
+            champion, *parents = self._last_good()
+            candidates = dict.fromkeys([champion, *served, *parents])
+        except UserError as error:
+            if not served:
+                raise
+            problems, candidates = [str(error)], dict.fromkeys(served)
+        for version in candidates:
             if version not in self._agents:
                 self._drop()
                 if len(self._agents) >= self.max_versions and self._newest is not None:
@@ -94,27 +101,12 @@ class LoadedVersions:
                 except Exception as error:  # of any kind: the folder may hold anything
                     problems.append(f"version {version} does not load ({' '.join(str(error).split())[:300]})")
                     continue
-            self._report(f"{'; '.join(problems)}; version {version} answers in its place" if problems else None)
+            problem = f"{'; '.join(problems)}; version {version} answers in its place" if problems else None
+            if problem is not None and problem != self.problem:
+                logger.warning("%s", problem)
+            self.problem = problem
             return version
         raise UserError(f"{'; '.join(problems)}; put back the files of a version, or roll back to one that loads")
-
-    def _candidates(self, problems: list[str]) -> list[str]:
-        """The champion, what is served now, and the champion's parents, each once."""
-        served = [] if self._newest is None else [self._newest]
-        try:
-            champion, *parents = self._last_good()
-        except UserError as error:
-            if not served:
-                raise
-            problems.append(str(error))
-            return served
-        return list(dict.fromkeys([champion, *served, *parents]))
-
-    def _report(self, problem: str | None) -> None:
-        self.problem = problem
-        if problem and problem not in self._reported:
-            self._reported.add(problem)
-            logger.warning("%s", problem)
 
     def _drop(self) -> None:
         """Let versions leave that no dialogue holds, but the newest."""

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMap
 from typing import Any
 from urllib.parse import parse_qs
 
+from rlhf_dialog.feedback.page.rates import MINUTE, Bucket
 from rlhf_dialog.feedback.store.settings import PageKeys
 
 Message = MutableMapping[str, Any]
@@ -38,6 +39,7 @@ CONTENT_POLICY = (
     "form-action 'self'; frame-src 'none'; frame-ancestors 'none'"
 )
 ROOTS = (b"x-forwarded-host", b"x-gradio-server")  # from which Gradio would make the address of the page
+FAILURES = Bucket(20, MINUTE)  # lines of the log
 HEADERS = {
     b"content-security-policy": CONTENT_POLICY.encode(),
     b"x-content-type-options": b"nosniff",
@@ -118,9 +120,10 @@ def read_event(body: bytes) -> dict[str, Any]:
 
 
 def log_failure() -> None:
-    """Write one line about the exception that is being handled, without its text, which may be a stranger's."""
+    """Write one line about the exception that is being handled, without its text, which may be a stranger's; a few a minute."""
     error = sys.exc_info()[1]
-    if error is not None:
+    if error is not None and FAILURES.wait() == 0:
+        FAILURES.take()
         place = traceback.extract_tb(error.__traceback__)[-1]
         logger.warning("a request failed: %s in %s:%d", type(error).__name__, place.filename, place.lineno or 0)
 

@@ -7,5 +7,5 @@
 - **Of a person only a salted hash of a random id is stored.** `forget` removes the rows, and the bytes too
   (secure_delete, VACUUM, an emptied WAL); versions trained on them are marked, with all that were trained from those.
 - **A bot is a folder** (`bot`): versions that are written whole, and the pointer `champion`, replaced by one rename.
-  The pointer is the truth; lineage.json says how it came to be, and is read in its light after a kill.
+  After a crash the pointer is authoritative; lineage.json says how it came to be.
 """

@@ -14,25 +14,14 @@ from tests.parts.taught_bots import new_bot
 PROMPTS = [(f"Hello {number} .",) for number in range(12)]
 
 
-def changed(num_lines, count):
-    return ChangedAnswers(num_lines, [AnswerChange(f"line {i}", "yes", "no") for i in range(count)])
-
-
 @pytest.mark.parametrize(
-    ("num_lines", "count", "is_enough"),
-    [(50, 5, True), (50, 4, False), (50, 0, False), (20, 4, False), (20, 5, True), (3, 3, True), (3, 2, False)],
+    ("num_lines", "count", "is_enough"), [(50, 5, True), (50, 4, False), (20, 4, False), (3, 3, True), (3, 2, False)]
 )
 def test_five_lines_have_to_change_or_all_of_fewer(num_lines, count, is_enough):
-    assert changed(num_lines, count).is_enough is is_enough
+    assert ChangedAnswers(num_lines, [AnswerChange("two\nlines", "", "a  b")] * count).is_enough is is_enough
 
 
-def test_the_number_and_the_first_five_pairs_are_shown():
-    texts = changed(50, 6).shown_lines()
-    assert (
-        texts[0]
-        == "answered differently: 6 of the newest 50 lines, with the same random numbers (at least 5 are needed)"
-    )
-    assert [text.split()[-1] for text in texts[1:]] == [word for i in range(5) for word in (str(i), "yes", "no")]
+def test_a_change_is_shown_on_three_lines():
     odd = ChangedAnswers(50, [AnswerChange("two\nlines", "", "a  b")]).shown_lines()
     assert odd[1:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
 

@@ -3,10 +3,8 @@
 import errno
 import hashlib
 import json
-import math
 import os
 import random
-import re
 import shutil
 import signal
 from contextlib import closing
@@ -14,14 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import night as night_module
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers
-from rlhf_dialog.feedback.page.loaded_versions import LoadedVersions, load_agent
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.runs.services.guard import GuardLimit
 from tests.parts.processes import start_python
@@ -342,25 +338,6 @@ def test_a_full_disk_leaves_nothing_half_written(day, monkeypatch, place):
     assert learn(day).promoted
 
 
-def test_a_champion_with_weights_that_are_not_numbers(later):
-    """Learning does not start from it, and the last good version answers."""
-    path = later.agent_folder("0002") / "model.safetensors"
-    weights = load_file(path)
-    next(iter(weights.values())).view(-1)[3] = math.nan
-    save_file(weights, path, {"format": "pt"})
-    before = files(later.folder)
-    with pytest.raises(
-        UserError, match=r"version 0002 cannot be loaded .* holds NaN or infinity.* `feedback rollback`"
-    ):
-        learn(later)
-    assert files(later.folder) == before
-    served = LoadedVersions(later.last_good, lambda version: load_agent(later.agent_folder(version)))
-    assert served.hold() == "0001"
-    assert re.search(
-        r"version 0002 does not load .*NaN or infinity.*; version 0001 answers in its place", served.problem
-    )
-
-
 def test_a_candidate_that_a_rollback_left_behind_is_not_promoted_by_an_earlier_gate(later, monkeypatch):
     verdict(monkeypatch)
     with monkeypatch.context() as patch:
@@ -398,25 +375,6 @@ def test_sft_data_is_replayed(day, tmp_path):
     assert report.metrics["nll"] > 0
     assert report.used["sft"] > 0
     assert report.promoted
-
-
-@pytest.mark.slow
-def test_feedback_after_an_older_store_was_restored_is_new(later, monkeypatch):
-    """Its events would have the numbers of those that a night has consumed."""
-    store = later.store()
-    store.backup(later.folder / "copy.sqlite")
-    store.close()
-    talk_to(later, 20, seed=7)
-    verdict(monkeypatch)
-    assert learn(later).promoted
-    for ending in ("", "-wal", "-shm"):
-        Path(f"{later.store_path}{ending}").unlink(missing_ok=True)
-    (later.folder / "copy.sqlite").rename(later.store_path)
-    store = later.store()
-    assert store.last_event() == 100
-    store.close()
-    talk_to(later, 20, seed=5)
-    assert learn(later, dry_run=True).used["new"] > 0
 
 
 @pytest.mark.slow

@@ -169,7 +169,7 @@ def test_too_fast(page, request_):
     notes = [said(page, request_, tab)[1][NOTE] for tab in "abcdefgh"]
     assert [bool(note) for note in notes] == [False] * 6 + [True] * 2
     assert "faster than this page allows" in notes[-1]
-    assert said(page, request_of(page, "cd" * 16))[1][NOTE] == ""
+    assert said(page, request_of(page, "cd" * 16, "other"))[1][NOTE] == ""
     assert len(page.talks) == 2
     page.leave(request_)  # its tab was closed
     assert len(page.talks) == 1

@@ -7,6 +7,8 @@ from uuid import uuid4
 
 import pytest
 
+from rlhf_dialog.feedback.page import request_filter
+from rlhf_dialog.feedback.page.rates import Bucket
 from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter, SignedCookie
 from rlhf_dialog.feedback.store.settings import PageKeys
 
@@ -173,7 +175,8 @@ def test_a_page_is_read_and_left_by_its_own_person_alone(door, monkeypatch):
     assert [*door._owners] == ["1", "2"]
 
 
-def test_an_error_is_one_line_of_the_log_without_what_a_stranger_wrote(door, app, caplog):
+def test_an_error_is_one_line_of_the_log_without_what_a_stranger_wrote(door, app, monkeypatch, caplog):
+    monkeypatch.setattr(request_filter, "FAILURES", Bucket(3, 1e6))
     app.error = asyncio.CancelledError()  # the server ends
     assert ask(door, "/gradio_api/queue/data") is None
     assert caplog.records == []
@@ -181,6 +184,8 @@ def test_an_error_is_one_line_of_the_log_without_what_a_stranger_wrote(door, app
     assert ask(door, "/gradio_api/queue/data")[0] == 500
     assert re.search(r"a request failed: ValueError in .*test_request_filter.py:\d+\n", caplog.text)
     assert "stranger" not in caplog.text
+    assert {ask(door, "/config")[0] for _ in range(9)} == {500}
+    assert len(caplog.records) == 3  # failures without end are a few lines
 
 
 @pytest.mark.parametrize(

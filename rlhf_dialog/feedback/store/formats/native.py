@@ -13,11 +13,6 @@ from rlhf_dialog.feedback.store.store import SPEAKERS, Event, Rating, Store, Sto
 logger = logging.getLogger(__name__)
 FORMAT, VERSION = "rlhf-dialog-feedback", 1
 MAX_POSITION = 10**6  # turns of a dialogue
-HEAD = ("format", "format_version", "bot", "dialogue", "turns", "feedback")
-COLUMNS = {
-    name: tuple(field.name for field in dataclasses.fields(cls))
-    for name, cls in {"dialogue": StoredDialogue, "turns": StoredTurn, "feedback": Event}.items()
-}
 
 
 def export_rows(store: Store) -> list[Row]:
@@ -57,69 +52,47 @@ def is_native(row: Row) -> bool:
 
 
 def read(rows: list[tuple[str, Row]]) -> ImportResult:
-    """The dialogues of an export. Their token ids, log-probabilities and versions, which are another bot's, are not read.
+    """The dialogues of an export. Their token ids, log-probabilities and versions, which are another bot's, are not used.
 
     Raises UserError for a newer version, unknown keys, and values that cannot be.
     """
     imported = ImportResult("rlhf-dialog")
     for where, row in rows:
-        if not isinstance(row.get("format_version"), int) or row["format_version"] > VERSION:
+        version = row.get("format_version")
+        if not isinstance(version, int) or version > VERSION:
             raise UserError(
-                f"{where}: has format version {row.get('format_version')}, but this program knows versions up to {VERSION}; "
-                "update rlhf-dialog"
+                f"{where}: has format version {version}, but this program knows versions up to {VERSION}; update rlhf-dialog"
             )
         try:
-            _check_keys(row, where)
-            imported.records.append(_record(row))
+            imported.records.append(_record(**row))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{where}: is damaged ({error!r:.200}); export again") from error
     return imported
 
 
-def _check_keys(row: Row, where: str) -> None:
-    parts = [("the line", row, HEAD), ("the dialogue", row.get("dialogue") or {}, COLUMNS["dialogue"])]
-    parts += [(name, one, COLUMNS[name]) for name in ("turns", "feedback") for one in row.get(name) or []]
-    for name, one, known in parts:
-        if unknown := [key for key in one if key not in known]:
-            raise UserError(
-                f"{where}: {name} has the unknown keys {', '.join(map(repr, unknown[:10]))}; known are {', '.join(known)}; "
-                "if a newer rlhf-dialog wrote the file, update"
-            )
-
-
-def _record(row: Row) -> Record:
-    head, places = row["dialogue"], {}
-    turns = []
-    for number, turn in enumerate(row["turns"]):
-        if turn["speaker"] not in SPEAKERS or not (
-            type(turn["position"]) is int and 0 <= turn["position"] < MAX_POSITION
-        ):
-            raise ValueError(f"turn of {turn['speaker']!r} at position {turn['position']!r}")
-        places[turn["id"]] = number
-        turns.append(ImportedTurn(turn["position"], turn["speaker"], _text(turn["text"]), float(turn["created"])))
-    judgements = [_judgement(one, places, turns) for one in row["feedback"]]
-    if not re.fullmatch("[0-9a-f]{32}", head["id"]):
-        raise ValueError(f"id {head['id']!r}")
-    person, started, name = _person(head["person"]), float(head["started"]), head["id"]
-    return Record(turns, judgements, name, person, started, id=name, bot=_text(row["bot"]))
-
-
-def _judgement(event: Row, places: dict[int, int], turns: list[ImportedTurn]) -> Judgement:
-    check_rating(Rating(event["kind"], event["turn"], event["value"], event["text"], event["other"]))
-    turn, other = (None if event[key] is None else places[event[key]] for key in ("turn", "other"))
-    if any(place is not None and turns[place].speaker != "agent" for place in (turn, other)):
-        raise ValueError("feedback on a turn of the user")
-    person, created = _person(event["person"]), float(event["created"])
-    return Judgement(event["kind"], turn, event["value"], event["text"], other, person, created)
-
-
-def _person(value: Any) -> str:
-    if not re.fullmatch("[0-9a-f]{16}", value):
-        raise ValueError(f"person {value!r}")
-    return str(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
-    return value
+def _record(format: str, format_version: int, bot: str, dialogue: Row, turns: list[Row], feedback: list[Row]) -> Record:
+    """One line; its keys are the arguments, and those of its parts are the fields of the store's rows."""
+    head = StoredDialogue(**dialogue)
+    stored = [StoredTurn(dialogue=head.id, **turn) for turn in turns]
+    events = [Event(dialogue=head.id, **event) for event in feedback]
+    for turn in stored:
+        is_place = type(turn.position) is int and 0 <= turn.position < MAX_POSITION
+        if not (is_place and turn.speaker in SPEAKERS and isinstance(turn.text, str)):
+            raise ValueError(f"turn {turn.id!r}")
+    for name, length in ((head.id, 32), (head.person, 16), *((event.person, 16) for event in events)):
+        if not re.fullmatch(f"[0-9a-f]{{{length}}}", name):
+            raise ValueError(f"id {name!r}")
+    if not isinstance(bot, str):
+        raise TypeError(f"bot {bot!r}")
+    places = {turn.id: place for place, turn in enumerate(stored)}
+    answers = {turn.id for turn in stored if turn.speaker == "agent"}
+    judgements = []
+    for event in events:
+        check_rating(Rating(event.kind, event.turn, event.value, event.text, event.other))
+        if not {event.turn, event.other} - {None} <= answers:
+            raise ValueError(f"feedback {event.id!r} is not on an answer")
+        place, other = (None if number is None else places[number] for number in (event.turn, event.other))
+        created = float(event.created)
+        judgements.append(Judgement(event.kind, place, event.value, event.text, other, event.person, created))
+    said = [ImportedTurn(turn.position, turn.speaker, turn.text, float(turn.created)) for turn in stored]
+    return Record(said, judgements, head.id, head.person, float(head.started), id=head.id, bot=bot)
