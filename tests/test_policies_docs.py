@@ -136,13 +136,6 @@ def test_the_settings_of_the_measurement_are_those_that_ship():
     assert (shipped.policy.id, shipped.policy.args) == ("gp_sarsa", namespace["GP"])
 
 
-def test_the_table_of_answers_that_ships_has_the_lines_of_the_measurement():
-    namespace: dict = {}
-    exec(compile(program("def right_answers"), "POLICIES.md", "exec"), namespace)
-    shipped = json.loads((ROOT / "configs/answers.json").read_text(encoding="utf-8"))
-    assert {name: tuple(lines) for name, lines in shipped.items()} == namespace["ASKED"]
-
-
 def test_a_state_of_ones_own_has_always_the_same_size(monkeypatch):
     monkeypatch.setattr(StateFactory, "classes", dict(StateFactory.classes))
     exec(compile(program("def question_or_not"), "my_state.py", "exec"), {})
