@@ -50,28 +50,6 @@ def test_a_policy_that_draws_gets_one_stream_for_each_dialogue():
     assert extras["deterministic"].all()
 
 
-def test_a_stream_is_that_of_one_turn_of_one_dialogue_of_one_seed():
-    keys = [(0, 5, 1), (0, 5, 2), (0, 6, 1), (1, 5, 1)]
-    assert len({stream(*key).random() for key in keys}) == 4
-    assert stream(0, 5, 1).random() == stream(0, 5, 1).random()
-
-
-def test_a_registered_class_is_built_with_its_setting_and_arguments():
-    @PolicyFactory.register("of a test")
-    class Own(First):
-        def __init__(self, setting, size=1):
-            self.setting, self.size = setting, size
-
-    try:
-        setting = PolicySpec(3, 2)
-        built = PolicyFactory.create("of a test", {"setting": setting, "size": 4})
-        assert (built.setting, built.size) == (setting, 4)
-        with pytest.raises(UserError, match="did you mean 'size'"):
-            PolicyFactory.create("of a test", {"setting": setting, "sise": 4})
-    finally:
-        del PolicyFactory.classes["of a test"]
-
-
 @dataclass(frozen=True)
 class Parent(Arguments):
     share: float = real(0.5, 0.0, 1.0)
