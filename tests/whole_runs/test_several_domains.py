@@ -1,23 +1,18 @@
 """A dialogue policy for several domains, from its YAML to its measures: resume, processes, and what is refused."""
 
 import json
-import logging
 import re
 
 import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
-from rlhf_dialog.task_oriented.policies.base import PolicySpec
-from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.runs.run import PolicyRun
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
-from rlhf_dialog.task_oriented.runs.training_world import environment_factory
-from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 from tests.parts.policy_runs import PPO_ARGS, numbers
 from tests.parts.several_policies import hashes
-from tests.parts.small_world import goal_model, small_world, tables, write_world
+from tests.parts.small_world import goal_model, tables, write_world
 
 pytestmark = pytest.mark.slow
 
@@ -72,21 +67,6 @@ def test_the_number_of_processes_changes_no_number(tmp_path, whole, world):
     two = run(tmp_path, world, process_num=2)
     assert numbers(two) == numbers(whole)
     assert weights(two) == weights(whole)
-
-
-def test_transcripts_are_the_same_in_processes():
-    make = environment_factory({"user": {"failing_bookings": 0.5}, "error_rate": 0.0, "max_turns": 20}, small_world())
-    assert isinstance(make(), MultiActLevel)
-    policy = RandomPolicy(PolicySpec(make().layout.size, len(make().names)))
-    found = []
-    for process_num in (0, 2):
-        sampler = Sampler(make, 3, 4, open_host(make, 3, 4, process_num))
-        try:
-            found.append([(one.dialogue, one.total_reward, one.info) for one in sampler.sample(policy, 150)])
-        finally:
-            sampler.close()
-    assert found[0] == found[1]
-    assert any(info for _, _, info in found[0])
 
 
 def test_an_agent_is_measured_beside_both_baselines(whole, tmp_path, capsys):
@@ -166,12 +146,6 @@ def test_what_is_wrong_ends_with_code_2_and_leaves_nothing(tmp_path, capsys, fil
     assert not (tmp_path / "runs").exists()
 
 
-def test_samples_are_whole_dialogues(tmp_path, world, caplog):
-    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
-        run(tmp_path, world, epoch=1, batchsz=200, sample_interval=1, eval_interval=0)
-    assert "sample of iteration 1\ndialogue " in caplog.text
-
-
 @pytest.mark.parametrize("name", ["multiwoz_manager", "multiwoz_committee"])
 def test_policies_of_several_domains_are_trained_go_on_and_are_measured(tmp_path, world, name, capsys):
     def train(folder, epoch, *words):
@@ -194,8 +168,3 @@ def test_policies_of_several_domains_are_trained_go_on_and_are_measured(tmp_path
     )
     assert evaluate_policy.main(["--agent", str(whole / "agent"), "--dialogues", "4"]) == 0
     assert "handcrafted" in capsys.readouterr().out
-
-
-def test_domains_that_are_unknown_are_refused(tmp_path, world):
-    with pytest.raises(UserError, match=r"domain multiwoz: it has no domain 'hotels'; did you mean 'hotel'"):
-        run(tmp_path, world, domains=["hotels"])

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import PolicySpec, stream
+from rlhf_dialog.task_oriented.policies.base import stream
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.multi_domain.committee import Committee, combine_opinions
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 from tests.parts.several_policies import THREE, TWO, dialogue, make, piece, setting_of, straight_and_resumed, trained
-from tests.parts.small_domain import small_domain
 from tests.parts.small_world import small_world
 
 NAMES = MultiLayout(TWO).names
@@ -185,20 +184,6 @@ def test_it_goes_on_exactly(tmp_path):
     assert {"abstraction.json", "replay.safetensors", "hotel/policy.json", "hotel/policy.safetensors"} < set(straight)
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ({"members": ["hotels"]}, "'hotels' is unknown; did you mean 'hotel'"),
-        ({"members": []}, "wanted at least one domain"),
-        ({"members": ["hotel", "hotel"]}, "each one once"),
-        ({"members": 3}, "found 3, wanted at least one domain, each one once, as a list"),
-    ],
-)
-def test_a_mistake_is_named(args, said):
-    with pytest.raises(UserError, match=said):
-        Committee(setting_of(TWO), **args)
-
-
 def test_the_abstraction_of_an_agent_may_be_changed_by_hand(tmp_path):
     Committee(setting_of(TWO)).save(tmp_path)
     mine = {"restaurant": {"food": "x"}, "hotel": {"stars": "x"}}
@@ -209,8 +194,3 @@ def test_the_abstraction_of_an_agent_may_be_changed_by_hand(tmp_path):
     assert policy.abstraction == mine
     with pytest.raises(UserError, match="does not fit this policy"):
         Committee(setting_of(TWO), sigma=1.0).load(tmp_path)
-
-
-def test_one_domain_is_refused():
-    with pytest.raises(UserError, match="policy committee: needs several domains"):
-        Committee(PolicySpec(5, 3, domain=small_domain()))
