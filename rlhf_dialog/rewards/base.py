@@ -11,6 +11,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.errors import as_reward_error
 
 Purpose = Literal["rollout", "validation", "evaluation"]
+DEVIATION = "_std"  # a metric of a reward: logged as `reward/<name>_std`, beside the mean in `reward/<name>`
 
 
 class NoScore(float):
@@ -143,7 +144,7 @@ class BaseReward:
         numbers: dict[str, float] = {}
         for name, child in self._inside().items():
             with as_reward_error(name, type(child)):
-                numbers |= {f"{name}/{key}": value for key, value in child.metrics().items()}
+                numbers |= {metric_name(name, key): value for key, value in child.metrics().items()}
         return numbers
 
     def state_dict(self) -> dict[str, Any]:
@@ -181,6 +182,11 @@ class Part:
 
     weight: float
     reward: BaseReward
+
+
+def metric_name(name: str, key: str) -> str:
+    """`<name>/<key>`: under which name the metric `key` of the reward `name` is logged; `<name>_std` for `DEVIATION`."""
+    return f"{name}{key}" if key == DEVIATION else f"{name}/{key}"
 
 
 def walk(reward: BaseReward) -> Iterator[BaseReward]:

@@ -7,7 +7,7 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.arguments import ARGS, choice, number, whole
-from rlhf_dialog.rewards.base import BaseReward, free_name
+from rlhf_dialog.rewards.base import DEVIATION, BaseReward, free_name
 from rlhf_dialog.rewards.classifier import PRECISIONS
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class RewardModel(BaseReward):
     (`normalize` false: the output; true: a folder without them is refused; by default they are used where they are), between
     -`clip` and `clip`, less `length_price` for each word of the response. `combine`: the `mean` of the members, their `min`,
     or with `uncertainty` their mean less `uncertainty_coef` times their population variance; the mean deviation of the members
-    is the metric `std`.
+    is logged as `reward/<name>_std`.
 
     `input_form` and `turn_separator` say how the dialogue is written, where the folder does not say it: see `reward_inputs`;
     `max_length` its tokens. `batch_size`: texts at a time. `precision`: `fp32`, `bf16`, or `auto` (bf16 on a GPU that has it).
@@ -112,8 +112,8 @@ class RewardModel(BaseReward):
         return [mean - self.uncertainty_coef * variance for mean, variance in zip(means, variances, strict=True)]
 
     def metrics(self) -> dict[str, float]:
-        """For `members`, `std`: the mean over the dialogues of their population deviation."""
-        return super().metrics() | ({"std": self._deviation} if self.members else {})
+        """For `members`, the mean over the dialogues of their population deviation."""
+        return super().metrics() | ({DEVIATION: self._deviation} if self.members else {})
 
     def children(self) -> list[BaseReward]:
         """The members."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.part_sizes import PartSizes
-from rlhf_dialog.rewards.base import BaseReward, NoScore, Part, Purpose, needs_device, walk
+from rlhf_dialog.rewards.base import DEVIATION, BaseReward, NoScore, Part, Purpose, metric_name, needs_device, walk
 from rlhf_dialog.rewards.errors import RewardError, as_reward_error, stop_after
 from rlhf_dialog.user_code import BackgroundCall
 
@@ -134,8 +134,8 @@ def metrics_of(reward: BaseReward) -> dict[str, float]:
     for key, value in values.items():
         if not isinstance(value, Real):
             raise RewardError(f"reward '{reward.name}': metrics() returned {value!r} for {key!r}; return a number")
-        is_of_part = "/" in key and key.partition("/")[0] in parts
-        metrics[key if is_of_part else f"{reward.name}/{key}"] = float(value)
+        part = key.partition("/")[0] if "/" in key else key.removesuffix(DEVIATION)  # `x` in `x/loss` and in `x_std`
+        metrics[key if part in parts and part != key else metric_name(reward.name, key)] = float(value)
     return metrics
 
 

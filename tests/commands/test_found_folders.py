@@ -140,12 +140,13 @@ def test_a_domain_outside_of_the_folder_is_refused_before_anything_of_it_is_open
     opened.clear()
     code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1)
     assert (code, SECRET in said) == (2, False)
-    assert ("is a link out of" if place == 2 else "' is not in ") in said
+    is_link, is_list = place == 2, place == 1
+    assert ("is a link out of" if is_link else "' is not in ") in said
     assert not [one for one in opened if one.endswith(("CamRestDB.json", "domain.json"))]
-    if place != 2:  # no trust opens a link
-        words = ["--agent", agent, "--dialogues", 1, "--trust_config", *["--answers", "actions.json"] * (place == 1)]
-        outcome(evaluate_policy, capsys, *words)
-        assert [one for one in opened if one.endswith("CamRestDB.json")]
+    if is_link or is_list:  # which no trust opens, and which only people talk about
+        return
+    outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1, "--trust_config")
+    assert [one for one in opened if one.endswith(("CamRestDB.json", "domain.json"))]
 
 
 def test_a_domain_that_the_command_line_names_is_opened(tmp_path, capsys, opened):

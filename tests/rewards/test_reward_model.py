@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -63,8 +64,12 @@ def test_ensembles_by_hand(folders, combine):
         expected.append({"mean": mean, "min": min(one, two, three), "uncertainty": mean - 3 * variance}[combine])
         deviations.append(math.sqrt(variance))
     assert reward(DIALOGUES) == pytest.approx(expected)
-    assert metrics_of(reward) == {"reward_model/std": pytest.approx(sum(deviations) / 3)}
+    assert metrics_of(reward) == {"reward_model_std": pytest.approx(sum(deviations) / 3)}
     assert min(deviations) > 1e-3  # else the members are the same
+    part = {"id": "RewardModel", "args": {"members": folders}}
+    summed = build_reward("CompositeReward", {"parts": [{"id": "LengthMatch"}, part]})
+    score_dialogues(summed, [replace(dialogue, reference="one") for dialogue in DIALOGUES])
+    assert metrics_of(summed) == metrics_of(reward)
 
 
 def test_what_it_says_of_its_models(folders):

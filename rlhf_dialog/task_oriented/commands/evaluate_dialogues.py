@@ -37,9 +37,6 @@ class EvaluatePolicyOptions(PrecisionOption):
     data_path: str | None = option("folder of multiwoz, if it has moved")
     error_rate: float | None = option("probability that a user act is misunderstood; default: as in training")
     user: str | None = option("the simulated user: friendly, unfriendly or fixed; default: as in training")
-    answers: str | None = option(
-        "for a list of actions: JSON file with what users say before each action; searched like a YAML", metavar="FILE"
-    )
     seed: int = option("seed of the test dialogues; default 0", 0)
     transcripts: int = option("print the agent's first N dialogues", 0, metavar="N")
     output: Path | None = option("JSON file to write; default: evaluation.json beside the agent's folder")
@@ -72,11 +69,10 @@ def check_unused(options: EvaluatePolicyOptions) -> None:
 
 def evaluate(options: EvaluatePolicyOptions) -> None:
     """Evaluate the language model of the options; raises UserError for what cannot be used."""
-    for name in ("answers", "data_path"):
-        if getattr(options, name) is not None:
-            raise UserError(
-                f"--{name}: only policies of acts read it, and {options.agent} is a language model; leave it out"
-            )
+    if options.data_path is not None:
+        raise UserError(
+            f"--data_path: only policies of acts read it, and {options.agent} is a language model; leave it out"
+        )
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
     check_device(options.device)

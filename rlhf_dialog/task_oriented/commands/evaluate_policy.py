@@ -4,9 +4,6 @@ python scripts/evaluate_policy.py --agent runs/restaurant/agent --dialogues 1000
 
 All three talk with the same held-out users. Differences from the handcrafted policy are paired by dialogue. --transcripts N
 prints the first N dialogues of the agent.
-
-An agent with a list of actions is tested by a scripted user, with the right answers in a file:
-python scripts/evaluate_policy.py --agent runs/actions/agent --answers answers.json
 """
 
 import logging
@@ -38,7 +35,6 @@ from rlhf_dialog.terminal import Console
 logger = logging.getLogger(__name__)
 BASELINES = ("handcrafted", "random")
 SHOWN = {"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "inform_f1": "{:.3f}"}
-SHOWN_OF_A_LIST = {"right_answers": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}"}
 SHOWN_OF_SEVERAL = {"inform_precision": "{:.3f}", "inform_recall": "{:.3f}", "book_rate": "{:.1%}"}
 NUM_ENVS = 64
 
@@ -95,29 +91,21 @@ def _check_found(options: EvaluatePolicyOptions, agent: dict[str, Any]) -> None:
 
 def _read_overrides(options: EvaluatePolicyOptions, agent: dict[str, Any]) -> dict[str, Any]:
     """The settings of the command line in place of the agent's. Raises UserError for one that the agent does not read."""
-    overrides = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user", "answers")}
+    overrides = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user")}
     overrides = {key: value for key, value in overrides.items() if value is not None}
     if agent["environment"] and overrides:
         raise UserError(
             f"--{next(iter(overrides))}: the agent's environment {agent['environment']['id']} does not read it"
         )
-    if isinstance(agent["domain"], dict):
-        for key in ("data_path", "error_rate", "user"):
-            if key in overrides:
-                raise UserError(
-                    f"--{key}: {options.agent} chooses from a list of actions, which has none; leave it out"
-                )
-        overrides["domain"] = agent["domain"] | ({"actions": overrides["domain"]} if "domain" in overrides else {})
     return overrides
 
 
 def _tables(result: dict[str, Any]) -> Iterator[Table]:
     """The measures of the environment; with several domains a second table of what was informed and booked."""
     measured, settings = result["policies"]["agent"], result["settings"]
-    environment, answers = settings["environment"], settings.get("answers")
-    where = environment["id"] if environment else answers or f"{settings['error_rate']:.0%} error"
-    first = SHOWN_OF_A_LIST if "right_answers" in measured else SHOWN
-    for columns in (first, SHOWN_OF_SEVERAL if "book_rate" in measured else {}):
+    environment = settings["environment"]
+    where = environment["id"] if environment else f"{settings['error_rate']:.0%} error"
+    for columns in (SHOWN, SHOWN_OF_SEVERAL if "book_rate" in measured else {}):
         if formats := {name: form for name, form in columns.items() if name in measured}:
             yield measures_table(result, f"{settings['dialogues']} dialogues, {where}", formats)
 

@@ -60,16 +60,17 @@ def run(options: WriteRestaurantOptions) -> None:
 
     counts = {"train": options.dialogues, "validation": max(options.dialogues // 10, 1)}
     environment = restaurant(options.domain, line_length=options.line_length)
-    rules, random = Handcrafted(environment.domain), RandomPolicy(PolicySpec(0, 0, domain=environment.domain))
-    rules_in_words, random_in_words = (PolicyInWords(environment, x, options.varied) for x in (rules, random))
+    domain = environment.domain
+    rules = PolicyInWords(environment, Handcrafted(domain), options.varied)
+    random = PolicyInWords(environment, RandomPolicy(PolicySpec(0, 0, domain=domain)), options.varied)
     with new_folder(options.output) as folder:
         for split, count in counts.items():
             first = FIRST_SEED[split] + options.seed * SEEDS_APART
-            rows = list(replies(rules_in_words, range(first, first + count)))
+            rows = list(replies(rules, range(first, first + count)))
             summary = f"{len(rows)} replies of {count} dialogues"
             if split == "train" and options.lessons:
                 first += LESSONS_AFTER
-                said = replies(random_in_words, range(first, first + options.lessons))
+                said = replies(random, range(first, first + options.lessons))
                 lessons = [
                     x for x in said if any(act.intent == "inform" for act in environment.nlu(str(x["reference"])))
                 ]

@@ -12,17 +12,13 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import AnyDomain, Domain, MultiDomain, open_domain
 from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.sampling.environments import read_sizes, user_environment
-from rlhf_dialog.task_oriented.policies.sampling.transcripts import answer_test_transcript, plain_transcript, transcript
+from rlhf_dialog.task_oriented.policies.sampling.transcripts import plain_transcript, transcript
 from rlhf_dialog.task_oriented.runs.settings import PERSON
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.action_list_world import (
-    TURNS,
-    ActionList,
     ActionListWorld,
-    AnswerTest,
     StateFunction,
     read_actions,
-    read_answers,
 )
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import END_REWARD, MultiActLevel
 from rlhf_dialog.task_oriented.world.person_world import PersonWorld
@@ -51,8 +47,6 @@ class TrainingWorld:
 
     def transcript(self, episode: Episode) -> str:
         """The lines of a whole dialogue; what a domain or an environment holds cannot steer the terminal."""
-        if "asked" in episode.info:
-            return visible(answer_test_transcript(self.names, episode))
         shows_acts = self.domain is not None and "system_acts" in episode.info
         lines = transcript(self.domain, self.names, episode) if shows_acts else plain_transcript(self.names, episode)  # type: ignore[arg-type]
         return visible(lines)
@@ -61,16 +55,12 @@ class TrainingWorld:
 def open_world(settings: dict[str, Any]) -> TrainingWorld:
     """The world of the settings' domain, domains, error_rate, max_turns and user, or of their `environment`.
 
-    Where the domain is a list of actions, a scripted person asks what is in the file `answers`. Raises UserError for a domain, an
-    environment or a file that cannot be used.
+    Raises UserError for a domain or an environment that cannot be used.
     """
-    environment_choice, answers = settings.get("environment"), settings.get("answers")
-    if answers and not isinstance(settings["domain"], dict):
-        raise UserError("--answers: only agents that choose from a list of actions are asked them; leave it out")
-    if environment_choice:
+    if environment_choice := settings.get("environment"):
         return _user_world(environment_choice, settings.get("step_timeout_s"), settings["max_turns"])
     if isinstance(settings["domain"], dict):
-        return _answer_test_world(settings["domain"], settings["max_turns"], answers)
+        raise UserError("domain: only people talk about a list of actions; train further with user: person")
     domain = open_domain(settings["domain"], settings.get("data_path"), settings.get("domains"))
     make = environment_factory(settings, domain)
     environment = make()
@@ -83,10 +73,7 @@ def open_person_world(settings: dict[str, Any], teacher: Teacher) -> TrainingWor
     Raises UserError for a domain that cannot be used.
     """
     if isinstance(settings["domain"], dict):
-        limit = settings["max_turns"]
-        return _action_list_world(
-            settings["domain"], lambda actions, state: partial(ActionListWorld, actions, teacher, state, limit)
-        )
+        return _action_list_world(settings, teacher)
     domain = open_domain(settings["domain"], settings.get("data_path"))
     if isinstance(domain, MultiDomain):
         raise UserError("user: a person talks about one domain, and multiwoz has several; choose another domain")
@@ -96,34 +83,20 @@ def open_person_world(settings: dict[str, Any], teacher: Teacher) -> TrainingWor
     )
 
 
-def _answer_test_world(action_settings: dict[str, Any], max_turns: int, answers: str | None) -> TrainingWorld:
-    if not answers:
-        raise UserError(
-            "domain: only people talk about a list of actions; to measure the agent, write what they say before each action, and "
-            "give the file with --answers, for example --answers answers.json"
-        )
-    path, turns = find_config(answers), min(max_turns, TURNS)
-    return _action_list_world(
-        action_settings,
-        lambda actions, state: partial(AnswerTest, actions, read_answers(path, actions), state, turns),
-    )
-
-
-def _action_list_world(
-    action_settings: dict[str, Any], make_world: Callable[[ActionList, StateFunction], Callable[[], Any]]
-) -> TrainingWorld:
+def _action_list_world(settings: dict[str, Any], teacher: Teacher) -> TrainingWorld:
     """The list of actions with a function of the turns; the hash is of the actions' names, and of the function's arguments."""
+    file, choice = settings["domain"]["actions"], settings["domain"]["state"]
     try:
-        path = find_config(action_settings["actions"])
+        path = find_config(file)
     except UserError:
         raise UserError(
-            f"domain.actions: there is no file '{action_settings['actions']}', neither here nor in configs/; correct the path"
+            f"domain.actions: there is no file '{file}', neither here nor in configs/; correct it"
         ) from None
-    actions, state = read_actions(path), StateFunction(action_settings["state"]["id"], action_settings["state"]["args"])
-    identity = json.dumps([actions.hash, action_settings["state"], state.size])
-    digest = hashlib.sha256(identity.encode()).hexdigest()
+    actions, state = read_actions(path), StateFunction(choice["id"], choice["args"])
+    digest = hashlib.sha256(json.dumps([actions.hash, choice, state.size]).encode()).hexdigest()
+    make = partial(ActionListWorld, actions, teacher, state, settings["max_turns"])
     content = [action.model_dump() for action in actions.actions]
-    return TrainingWorld(make_world(actions, state), actions.names, state.size, path.stem, digest, None, content)
+    return TrainingWorld(make, actions.names, state.size, path.stem, digest, None, content)
 
 
 def environment_factory(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], Any]:

@@ -1,5 +1,5 @@
 """A list of actions that somebody wrote, in JSON: what the system can say, and when. And the dialogues in words whose system
-chooses from it, and whose user rewards it, or is a scripted test."""
+chooses from it, and whose user rewards it."""
 
 import hashlib
 import json
@@ -8,10 +8,9 @@ import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -214,96 +213,3 @@ class ActionListWorld:
             self.rewards.append(self.teacher.judge(""))
         info = {"rewards": self.rewards, "left": left, "success": sum_rewards(self.rewards) > 0}
         return self._info() | info | {"turns": self.turns}
-
-
-TURNS = 5
-FORM = '{"ACTION": ["what people say before it", ...], ...}'
-
-
-class AnswerTest:
-    """A dialogue in words: one step is one action, which is worth 1 where it is the right one, else -1, and the next line.
-
-    answers: line -> the name of its right action; turns: answers in a dialogue
-
-    A line is drawn from those whose right action is allowed, so that each answer can be right. A dialogue ends after `turns`
-    answers, with an action that ends it, or where no line is left to draw; it depends on (seed, dialogue) and the actions.
-    Observations and masks are those of `ActionListWorld`. `info` at the end: `right`, how many answers were; `asked`, pairs of a
-    line and its right action; success, a sum of rewards above 0.
-    """
-
-    def __init__(self, actions: ActionList, answers: Mapping[str, str], state: StateFunction, turns: int = TURNS):
-        self.actions, self.answers, self.state, self.num_turns = actions, answers, state, turns
-        self.names = actions.names
-        self.observation_space = spaces.Box(-np.inf, np.inf, (state.size,), np.float32)
-        self.action_space = spaces.Discrete(len(self.names))
-
-    def reset(self, *, seed: int, options: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
-        """Begin the dialogue of this number with its first line."""
-        self.rng, self.right = Random(f"{seed}/{options['dialogue']}/quiz"), 0
-        self.turns: list[Turn] = [("", self._line([]))]
-        return self.state(self.turns), self._seen()
-
-    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Judge the action, and say the next line; an empty one ends the dialogue."""
-        chosen = self.actions.actions[int(action)]
-        is_right = chosen.name == self.answers[self.turns[-1][1]]
-        self.right += is_right
-        is_last = chosen.ends or len(self.turns) >= self.num_turns
-        line = "" if is_last else self._line([*self._taken(), chosen.name])
-        self.turns.append((chosen.name, line))
-        state, reward = self.state(self.turns), 1.0 if is_right else -1.0
-        return state, reward, not line, False, self._seen() if line else self._final_info()
-
-    def _taken(self) -> list[str]:
-        return [name for name, _ in self.turns[1:]]
-
-    def _line(self, taken: Sequence[str]) -> str:
-        """A line whose right action is allowed after the actions taken, or an empty text where there is none."""
-        actions = dict(zip(self.names, self.actions.actions, strict=True))
-        lines = [line for line, name in self.answers.items() if actions[name].is_allowed(taken, line)]
-        return self.rng.choice(lines) if lines else ""
-
-    def _seen(self) -> dict[str, Any]:
-        return {"action_mask": np.array(self.actions.mask(self._taken(), self.turns[-1][1]))}
-
-    def _final_info(self) -> dict[str, Any]:
-        asked = [(line, self.answers[line]) for _, line in self.turns[:-1]]
-        return self._seen() | {"right": self.right, "asked": asked, "success": 2 * self.right > len(asked)}
-
-
-def read_answers(path: Path, actions: ActionList) -> dict[str, str]:
-    """Line -> the name of its right action, from a JSON file: action -> lines.
-
-    Raises UserError, with file and action, for a file that cannot be read or used, and for lines that cannot be answered.
-    """
-    table = read_json(path, f"{path}: cannot be read as JSON: ", encoding="utf-8-sig")
-    if not isinstance(table, dict) or not table:
-        raise UserError(f"{path}: is not a table of lines; write {FORM}")
-    answers: dict[str, str] = {}
-    for name, lines in table.items():
-        for line in _check_lines(name, lines, actions, str(path)):
-            if answers.setdefault(line, name) != name:
-                raise UserError(f"{path}: {line!r} is there for {answers[line]!r} and for {name!r}; keep one of them")
-    if not any(actions.mask([], line)[actions.names.index(name)] for line, name in answers.items()):
-        raise UserError(f"{path}: no action in it is allowed as the first one of a dialogue; add lines for one that is")
-    return answers
-
-
-def _check_lines(name: str, lines: Any, actions: ActionList, where: str) -> list[str]:
-    """The lines of an action, checked."""
-    if name not in actions.names:
-        raise UserError(
-            f"{where}: there is no action {name!r}{nearest(name, actions.names) or '; name one of the list'}"
-        )
-    if not isinstance(lines, list) or not lines or not all(isinstance(line, str) and line.strip() for line in lines):
-        raise UserError(f"{where}, action {name!r}: is not a list of lines; write {FORM}")
-    anywhere = actions.actions[actions.names.index(name)].model_copy(
-        update={"first": None, "after": [], "not_after": []}
-    )
-    for line in lines:
-        if not anywhere.is_allowed([], line):
-            raise UserError(
-                f"{where}, action {name!r}: it is not allowed after {line!r}, which has none of its words "
-                f"({', '.join(anywhere.words)}); change the line, or the words"
-            )
-    return lines

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from rlhf_dialog.task_oriented.commands import evaluate_policy
-from tests.parts.persons import ASKED, SHOP, talked
 from tests.parts.policy_runs import domain_file, policy_run
 from tests.parts.small_domain import DATA
 
@@ -80,50 +79,3 @@ def test_an_agent_whose_domain_has_moved_is_measured_with_its_new_path(folder, t
     changed = domain_file(tmp_path, type="bar")
     assert evaluate_policy.main(["--agent", str(agent), "--dialogues", "2", "--domain", str(changed)]) == 2
     assert "trained on an earlier state of it" in capsys.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory):
-    """An agent that a person taught some actions."""
-    folder = tmp_path_factory.mktemp("shop")
-    talked(folder, ASKED, max_turns=9, **SHOP)
-    return folder / "run" / "agent"
-
-
-def test_an_agent_of_a_list_of_actions_is_asked_by_a_scripted_person(shop, tmp_path, capsys):
-    output = tmp_path / "found.json"
-    words = ["--agent", str(shop), "--answers", "answers.json", "--dialogues", "40", "--output", str(output)]
-    assert evaluate_policy.main([*words, "--transcripts", "40"]) == 0
-    printed = capsys.readouterr().out
-    found = json.loads(output.read_text(encoding="utf-8"))
-    assert set(found["policies"]) == {"agent", "random"}
-    asked = [line for line in printed.splitlines() if line.startswith("  system  ")]
-    right = sum(line.endswith("[right]") for line in asked)
-    agent = found["policies"]["agent"]
-    assert agent["right_answers"]["mean"] == pytest.approx(right / len(asked))
-    assert agent["reward"]["mean"] == pytest.approx((2 * right - len(asked)) / 40)
-    assert agent["turns"]["mean"] == pytest.approx(len(asked) / 40)
-    for metrics in found["policies"].values():
-        assert 0 <= metrics["right_answers"]["low"] < metrics["right_answers"]["high"] <= 1
-    assert "right answers" in printed
-    assert "40 dialogues, answers.json" in printed
-    assert evaluate_policy.main(words) == 0
-    assert json.loads(output.read_text(encoding="utf-8")) == found
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--agent", "SHOP"], "give the file with --answers, for example --answers answers.json"),
-        (["--agent", "SHOP", "--answers", "answers.json", "--user", "friendly"], "--user: SHOP chooses from a list"),
-        (["--agent", "SHOP", "--answers", "answers.json", "--error_rate", "0"], "--error_rate: SHOP chooses from"),
-        (["--agent", "SHOP", "--answers", "nowhere.json"], "'nowhere.json' not found"),
-        (["--agent", "RUN/agent", "--answers", "answers.json"], "--answers: only agents that choose from a list"),
-    ],
-)
-def test_what_a_list_of_actions_does_not_read(folder, shop, words, said, capsys):
-    places = {"RUN": str(folder / "run"), "SHOP": str(shop)}
-    for name, place in places.items():
-        words, said = [word.replace(name, place) for word in words], said.replace(name, place)
-    assert evaluate_policy.main(words) == 2
-    assert said in capsys.readouterr().err

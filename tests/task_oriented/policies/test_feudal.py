@@ -10,14 +10,12 @@ import torch
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
-from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.feudal import Feudal, FeudalNetwork, SlotFeatures
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.summary import Layout, action_names
 from tests.parts.small_domain import DATA, small_domain
-from tests.parts.small_world import small_world
 
 DOMAIN = small_domain()
 LAYOUT, NAMES = Layout(DOMAIN), action_names(DOMAIN)
@@ -197,21 +195,6 @@ def test_files_that_are_damaged_or_of_other_sizes_are_refused(tmp_path):
         (tmp_path / name).write_bytes(b"{")
         with pytest.raises(UserError, match="is damaged"):
             Feudal(SETTING, hidden_sizes=[8]).load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("setting", "args", "said"),
-    [
-        (PolicySpec(5, 3), {}, "policy feudal: it needs the observations and actions of one domain, found none"),
-        (PolicySpec(5, 3, domain=small_world()), {}, "policy feudal: .* of one domain, found several; choose another"),
-        (PolicySpec(LAYOUT.size + 1, 13, domain=DOMAIN), {}, "policy feudal: .* found others"),
-        (PolicySpec(LAYOUT.size, 12, domain=DOMAIN), {}, "policy feudal: .* found others"),
-        (SETTING, {"steps": 3}, "wrong arguments for feudal"),
-    ],
-)
-def test_a_mistake_is_named(setting, args, said):
-    with pytest.raises(UserError, match=said):
-        build_policy("feudal", args, setting)
 
 
 @pytest.mark.slow

@@ -239,21 +239,6 @@ def test_a_reward_that_is_not_finite_stops_the_run_before_anything_is_learned():
     assert policy.num_points == 0
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ({"sigma": 0}, r"policy\.args\.sigma: found 0"),
-        ({"kernel": "poly sort"}, r"policy\.args\.kernel: found 'poly sort'"),
-        ({"action_kernel": "distributed"}, r"policy\.args\.action_kernel: found 'distributed'"),
-        ({"blocks": 3}, r"policy\.args\.blocks: found 3"),
-        ({"prior": ["a"]}, r"policy\.args\.prior: \['a'\] holds no gp_sarsa"),
-    ],
-)
-def test_a_mistake_is_named(args, said):
-    with pytest.raises(UserError, match=said):
-        GPSarsa(SETTING, **args).posterior(np.zeros((1, SIZES[0]), np.float32))
-
-
 def test_a_turn_counts_as_much_as_its_weight(tmp_path):
     """In the closed form: for one belief and action, the return 6 with the weights w has the precision w / sigma^2 each."""
     one = random_dialogues(1)[0]

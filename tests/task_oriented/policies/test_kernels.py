@@ -5,7 +5,6 @@ The posterior on a dictionary: that of the full kernel matrix when every point j
 import numpy as np
 import pytest
 
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.kernels import (
     BELIEF_KERNELS,
@@ -125,27 +124,6 @@ def test_the_handcrafted_action_kernel_relates_the_same_act_about_other_slots_on
     np.testing.assert_array_equal(found.diagonal(), 1.0)
     assert np.linalg.eigvalsh(found).min() > 0
     np.testing.assert_array_equal(relate_actions("delta", SETTING, 0.4), np.eye(len(NAMES)))
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: kernel("polysorted"), "policy.args.kernel: found 'polysorted', wanted one of polysort, gausssort"),
-        (lambda: relate_actions("same", SETTING, 0.5), "policy.args.action_kernel: found 'same', wanted one of delta"),
-        (lambda: relate_actions("handcrafted", PolicySpec(3, 4), 0.5), "handcrafted needs the actions of a domain"),
-        (
-            lambda: list_parts(PolicySpec(7, 2), [4, 4]),
-            r"policy.args.blocks: found \[4, 4\], wanted .* 7 columns in all",
-        ),
-        (lambda: list_parts(PolicySpec(7, 2), [8, -1]), "policy.args.blocks"),
-        (lambda: list_parts(PolicySpec(7, 2), ["7"]), "policy.args.blocks"),
-        (lambda: list_parts(PolicySpec(7, 2), 7), "policy.args.blocks: found 7, wanted sizes of parts"),
-        (lambda: list_parts(PolicySpec(7, 2), {7: 1}), "policy.args.blocks"),
-    ],
-)
-def test_a_mistake_is_named(make, said):
-    with pytest.raises(UserError, match=said):
-        make()
 
 
 VARIANCE, NOISE = 9.0, 4.0

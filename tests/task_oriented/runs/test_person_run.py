@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 
 import pytest
 
@@ -11,8 +10,6 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from tests.parts.persons import ASKED, BAD, GOOD, SHOP, hashes, person_run, talked
-from tests.parts.policy_runs import domain_file
-from tests.parts.processes import ROOT, environment, run_command
 
 TWO, MORE = [*GOOD, *BAD], [*BAD, *GOOD, *GOOD]
 
@@ -96,29 +93,3 @@ def test_a_signal_while_the_policy_learns_loses_nothing(tmp_path, monkeypatch):
     assert end.value.code == 143
     assert len(rows(tmp_path)) == 1
     assert (tmp_path / "run" / "agent").is_dir()
-
-
-PROGRAM = """
-import sys
-from rlhf_dialog.task_oriented.commands.train_policy import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-def test_days_in_processes_of_their_own(tmp_path):
-    domain = domain_file(tmp_path)
-    config = tmp_path / "tea.yaml"
-    config.write_text(f"domain: {domain}\nuser: person\npolicy: {{id: gp_sarsa}}\n", encoding="utf-8")
-
-    def day(folder, lines):
-        words = ("--config", config, "--run_dir", folder)
-        script = f"printf '%s\\n' \"$@\" | {sys.executable} -c '{PROGRAM}' {' '.join(map(str, words))}"
-        done = run_command("bash", "-c", script, "day", *lines, cwd=ROOT, env=environment())
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    day(tmp_path / "days", TWO)
-    assert "2 dialogues so far, 2 of them rewarded" in day(tmp_path / "days", MORE)
-    day(tmp_path / "day", TWO + MORE)
-    assert hashes(tmp_path / "days" / "tea" / "agent") == hashes(tmp_path / "day" / "tea" / "agent")

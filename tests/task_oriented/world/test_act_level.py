@@ -3,7 +3,6 @@ import subprocess
 import sys
 import warnings
 from functools import cache
-from random import Random
 
 import numpy as np
 import pytest
@@ -11,38 +10,13 @@ from gymnasium.utils.env_checker import check_env
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import load_domain
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
+from tests.parts.act_dialogues import at_random, handcrafted, many, play, side_by_side
 from tests.parts.small_domain import small_domain
 
 DOMAIN = load_domain("restaurant")
-
-
-def handcrafted(environment):
-    policy = Handcrafted(environment.domain)
-    return lambda observation, mask: int(policy.act(observation[None], mask[None])[0][0])
-
-
-def at_random(environment):
-    rng = Random(7)
-    return lambda observation, mask: int(rng.choice(np.flatnonzero(mask)))
-
-
-def play(environment, choose, **reset):
-    """One dialogue; returns the sum of its rewards, its observations and the last info."""
-    observation, info = environment.reset(**reset)
-    total, seen, ended = 0.0, [observation], False
-    while not ended:
-        observation, reward, terminated, truncated, info = environment.step(choose(observation, info["action_mask"]))
-        seen.append(observation)
-        total, ended = total + reward, terminated or truncated
-    return total, np.array(seen), info | {"terminated": terminated, "truncated": truncated}
-
-
-def many(environment, choose, number, seed=0):
-    return [play(environment, choose, **({"seed": seed} if n == 0 else {})) for n in range(number)]
 
 
 def mean_reward(environment, choose, number=100) -> float:
@@ -87,15 +61,7 @@ def test_a_dialogue_depends_on_seed_number_and_actions_only(rate):
         )
         assert np.array_equal(seen, expected[1])
     apart = [play(one, handcrafted(one), seed=5, options={"dialogue": n})[2]["user_acts"] for n in (1, 2)]
-    environments = [ActLevel(DOMAIN, rate), ActLevel(DOMAIN, rate)]
-    states = [e.reset(seed=5, options={"dialogue": n}) for e, n in zip(environments, (1, 2), strict=True)]
-    choose, running, turns = handcrafted(one), [True, True], [None, None]
-    while any(running):
-        for n in (n for n in (0, 1) if running[n]):
-            observation, info = states[n]
-            observation, _, terminated, truncated, info = environments[n].step(choose(observation, info["action_mask"]))
-            states[n], running[n] = (observation, info), not (terminated or truncated)
-            turns[n] = info.get("user_acts")
+    turns = side_by_side([ActLevel(DOMAIN, rate), ActLevel(DOMAIN, rate)], handcrafted(one), 5, (1, 2))
     assert turns == apart
 
 

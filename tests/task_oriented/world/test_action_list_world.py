@@ -6,20 +6,16 @@ import zlib
 import numpy as np
 import pytest
 
-from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.action_list_world import (
     ActionList,
     ActionListWorld,
-    AnswerTest,
     StateFactory,
     StateFunction,
     last_turns,
     read_actions,
-    read_answers,
     split_words,
 )
-from rlhf_dialog.task_oriented.world.users.teacher import PersonTurn
 from tests.parts.persons import typing
 from tests.parts.processes import ROOT
 
@@ -71,113 +67,6 @@ def test_one_reward_for_the_whole_dialogue():
     _, steps, _ = led(["hi", "/reward 0.5", "bye", "1"], ["hello", "bye"], each_answer=False)
     assert [step[1] for step in steps] == [0.5, 1.0]
     assert steps[1][4]["rewards"] == [0.5, None, 1.0]
-
-
-LIST = ActionList(
-    [
-        {"name": "hello", "sentence": "Hello .", "first": True},
-        {"name": "title", "sentence": "Which book ?", "not_after": ["title"]},
-        {"name": "hours", "sentence": "From nine .", "first": False},
-        {"name": "again", "sentence": "Pardon ?"},
-        {"name": "bye", "sentence": "Goodbye .", "words": ["bye", "thanks"], "ends": True},
-    ],
-    "list",
-)
-ANSWERS = {"hi": "hello", "a book": "title", "when ?": "hours", "thanks": "bye"}
-
-
-def asked(choose, dialogue=0, turns=5, answers=ANSWERS):
-    """The steps of a dialogue whose actions are `choose(line)`, and the observations."""
-    answer_test = AnswerTest(LIST, answers, StateFunction("last_turns", {"size": 32}), turns)
-    first, _ = answer_test.reset(seed=3, options={"dialogue": dialogue})
-    seen, steps = [first], []
-    while not steps or not steps[-1][2]:
-        steps.append(answer_test.step(LIST.names.index(choose(answer_test.turns[-1][1]))))
-        seen.append(steps[-1][0])
-    return steps, seen, answer_test.turns
-
-
-def test_one_who_knows_everything_is_always_right():
-    endings = set()
-    for dialogue in range(40):
-        steps, _, turns = asked(ANSWERS.get, dialogue)
-        info = steps[-1][4]
-        assert [step[1] for step in steps] == [1.0] * len(steps)
-        assert info["right"] == len(steps) == len(info["asked"])
-        assert [right for _, right in info["asked"]] == [name for name, _ in turns[1:]]
-        lines = [line for line, _ in info["asked"]]
-        assert "hi" not in lines[1:]  # it could not be answered
-        assert lines.count("a book") <= 1
-        assert lines[0] != "when ?"
-        endings.add((turns[-1][0] == "bye", len(steps)))
-    assert (False, 5) in endings
-    assert {length for by_bye, length in endings if by_bye} >= {1, 2, 3}
-
-
-def test_what_is_wrong_costs_as_much():
-    steps, _, _ = asked(lambda line: "again")
-    assert [step[1:4] for step in steps] == [(-1.0, False, False)] * 4 + [(-1.0, True, False)]
-    assert (steps[-1][4]["right"], steps[-1][4]["success"]) == (0, False)
-
-
-def test_a_dialogue_depends_on_seed_and_number_and_goes_on_while_there_is_a_line():
-    assert asked(ANSWERS.get, 1)[2] == asked(ANSWERS.get, 1)[2]
-    assert len({asked(ANSWERS.get, number)[2][0][1] for number in range(20)}) == 3
-    steps, _, turns = asked(lambda line: "title", answers={"a book": "title"})
-    assert turns == [("", "a book"), ("title", "")]
-    assert steps[0][1:3] == (1.0, True)
-
-
-class Script:
-    """A teacher who says these lines."""
-
-    each_answer, left = True, False
-
-    def __init__(self, lines):
-        self.lines = iter(lines)
-
-    def begin(self, about, greeting):
-        return PersonTurn(next(self.lines))
-
-    def answer(self, sentence, last=False):
-        return PersonTurn("" if last else next(self.lines), 1.0)
-
-
-def test_the_policy_sees_what_it_saw_when_it_learned():
-    for number in range(10):
-        steps, seen, turns = asked(ANSWERS.get, number, turns=4)
-        spoken = ActionListWorld(LIST, Script(line for _, line in turns), StateFunction("last_turns", {"size": 32}), 9)
-        expected = [spoken.reset(seed=0, options={"dialogue": 0})]
-        expected += [spoken.step(LIST.names.index(name)) for name, _ in turns[1:]]
-        assert np.array_equal(seen, [one[0] for one in expected])
-        for mine, theirs in zip(steps[:-1], expected[1:-1], strict=True):
-            assert np.array_equal(mine[4]["action_mask"], theirs[4]["action_mask"])
-
-
-def test_the_table_that_ships_fits_the_list_that_ships():
-    actions = read_actions(find_config("actions.json"))
-    found = read_answers(find_config("answers.json"), actions)
-    assert found["are you open on Saturday"] == "hours"
-    assert set(found.values()) <= set(actions.names)
-
-
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        ([], r"table\.json"),
-        ({"hour": ["when ?"]}, "'hour'; did you mean 'hours'"),
-        ({"title": "a book"}, "'title'"),
-        ({"title": ["a book", " "]}, "'title'"),
-        ({"title": ["a book"], "hours": ["a book"]}, "'a book' is there for 'title' and for 'hours'"),
-        ({"bye": ["cheers"]}, "action 'bye': .*'cheers'"),
-        ({"hours": ["when ?"]}, "no action in it is allowed as the first one of a dialogue"),
-    ],
-)
-def test_a_table_that_cannot_be_used(tmp_path, table, said):
-    path = tmp_path / "table.json"
-    path.write_text(json.dumps(table), encoding="utf-8")
-    with pytest.raises(UserError, match=said):
-        read_answers(path, LIST)
 
 
 FREE = {"name": "again", "sentence": "Pardon ?"}

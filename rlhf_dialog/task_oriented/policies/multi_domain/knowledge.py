@@ -70,7 +70,7 @@ class OfflineFile:
         data = Encyclopedia(**read_json(source, f"{source}: holds no pages: ", shape=Encyclopedia))
         self.titles = {normal(page.title): page.title for page in data.pages}
         self.pages: dict[str, WikiPage | list[str]] = {normal(title): x for title, x in data.ambiguous.items()}
-        self.pages |= {normal(page.title): page for page in data.pages}
+        self.pages.update((normal(page.title), page) for page in data.pages)
 
     def fetch(self, title: str) -> WikiPage | list[str]:
         """The page, or the titles that are meant or spelled alike; case, punctuation and articles do not matter."""

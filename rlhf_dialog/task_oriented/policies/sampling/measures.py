@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.evaluation.dialogues import count_verdicts, with_count
-from rlhf_dialog.evaluation.intervals import Interval, Statistic, difference, interval, mean_statistic, ratio
+from rlhf_dialog.evaluation.intervals import Interval, Statistic, difference, interval, mean_statistic
 from rlhf_dialog.task_oriented.policies.base import Episode
 
 VALIDATION_SEED, TEST_SEED = 2**30, 2**31  # of dialogues that no run is trained on
@@ -36,7 +36,7 @@ def means(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def measure_dialogues(episodes: Sequence[Episode]) -> dict[str, Interval]:
-    """Mean, low and high of each measure; with a `AnswerTest` also of the share of right answers."""
+    """Mean, low and high of each measure."""
     intervals = {name: interval(statistic) for name, statistic in _statistics(episodes).items()}
     return with_count(intervals, collect_numbers(episodes)["success"])
 
@@ -48,8 +48,4 @@ def compare_dialogues(before: Sequence[Episode], after: Sequence[Episode]) -> di
 
 
 def _statistics(episodes: Sequence[Episode]) -> dict[str, Statistic]:
-    statistics = {name: mean_statistic(values) for name, values in collect_numbers(episodes).items()}
-    if all("right" in episode.info for episode in episodes):
-        counts = [[episode.info["right"], len(episode)] for episode in episodes]
-        statistics["right_answers"] = Statistic(np.array(counts, dtype=np.float64), ratio)
-    return statistics
+    return {name: mean_statistic(values) for name, values in collect_numbers(episodes).items()}

@@ -31,7 +31,8 @@ def open_host(make: Make, seed: int, num_envs: int, process_num: int, timeout_s:
 class _Place:
     """One environment from the sampler's side: its dialogue, and the turns of it that are in no episode yet."""
 
-    def __init__(self, dialogue: int):
+    def __init__(self, number: int, dialogue: int):
+        self.number = number
         self.open(dialogue)
 
     def open(self, dialogue: int) -> None:
@@ -97,7 +98,7 @@ class Sampler:
     def __init__(self, make: Make, seed: int, num_envs: int, host: Any = None):
         self.seed, self.num_envs = seed, num_envs
         self.host = VectorEnv(make, seed, num_envs) if host is None else host
-        self.places = [_Place(number) for number in range(num_envs)]
+        self.places = [_Place(number, number) for number in range(num_envs)]
 
     def sample(self, policy: DialoguePolicy, num_turns: int, deterministic: bool = False) -> list[Episode]:
         """Episodes of exactly `num_turns` turns together, in the order of their ends.
@@ -125,7 +126,7 @@ class Sampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Open the dialogues, and make their actions again; no policy is asked."""
-        self.places = [_Place(dialogue) for dialogue, _ in state["dialogues"]]
+        self.places = [_Place(number, dialogue) for number, (dialogue, _) in enumerate(state["dialogues"])]
         todo = [deque(actions) for _, actions in state["dialogues"]]
         self._open_all()
         while any(todo):
@@ -150,12 +151,13 @@ class Sampler:
         masks = np.stack([place.now.mask for place in turning])  # type: ignore[misc]
         streams = [stream(self.seed, place.dialogue, len(place.actions)) for place in turning]
         actions, extras = choose(policy, observations, masks, deterministic, streams)
-        orders = dict(zip(map(id, turning), zip(actions.tolist(), following, strict=True), strict=True))
-        turns = self.host.step([orders.get(id(place), (NOTHING, NOTHING)) for place in self.places])
-        answers = {id(place): turn for place, turn in zip(self.places, turns, strict=True)}
+        orders = [(NOTHING, NOTHING)] * len(self.places)
+        for place, action, then in zip(turning, actions.tolist(), following, strict=True):
+            orders[place.number] = (action, then)
+        answers = self.host.step(orders)
         for row, place in enumerate(turning):
             row_extras = {name: column[row] for name, column in extras.items()}
-            place.take(orders[id(place)][0], row_extras, answers[id(place)])
+            place.take(orders[place.number][0], row_extras, answers[place.number])
 
 
 def run_dialogues(
@@ -171,16 +173,15 @@ def run_dialogues(
     num_envs = min(num_envs, len(numbers))
     queues = [deque(numbers[number::num_envs]) for number in range(num_envs)]
     with closing(Sampler(make, seed, num_envs)) as sampler:
-        sampler.places = [_Place(queue.popleft()) for queue in queues]
+        sampler.places = [_Place(number, queue.popleft()) for number, queue in enumerate(queues)]
         sampler._open_all()
         episodes: dict[int, Episode] = {}
         while turning := [place for place in sampler.places if place.is_open]:
-            waiting = {id(place): queue for place, queue in zip(sampler.places, queues, strict=True)}
-            following = [next(iter(waiting[id(place)]), NOTHING) for place in turning]
+            following = [next(iter(queues[place.number]), NOTHING) for place in turning]
             sampler._turn(policy, turning, following, deterministic)
             for place, then in zip(turning, following, strict=True):
                 if (place.now.terminated or place.now.truncated) and (episode := place.episode(then)):
                     episodes[episode.dialogue] = episode
                     if then != NOTHING:
-                        waiting[id(place)].popleft()
+                        queues[place.number].popleft()
         return [episodes[number] for number in numbers]

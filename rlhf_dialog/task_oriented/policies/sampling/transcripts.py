@@ -88,13 +88,3 @@ def plain_transcript(names: Sequence[str], episode: Episode) -> str:
     verdict = {None: "no word of success", True: "success"}.get(episode.success, "no success")
     end = f"  {verdict} after {len(episode)} turns ({how}); reward {episode.total_reward:g}"
     return "\n".join([f"dialogue {episode.dialogue}", *lines, end])
-
-
-def answer_test_transcript(names: Sequence[str], episode: Episode) -> str:
-    """The lines of a whole dialogue of an `AnswerTest`: what was said, the action, and where it was wrong the right one."""
-    lines = [f"dialogue {episode.dialogue}"]
-    for (line, right), action in zip(episode.info["asked"], episode.actions, strict=True):
-        verdict = "right" if names[action] == right else f"wrong: {right}"
-        lines += [f"  user    {line}", f"  system  {names[action]}   [{verdict}]"]
-    end = f"  {episode.info['right']} of {len(episode)} answers were right; reward {episode.total_reward:g}"
-    return "\n".join([*lines, end])

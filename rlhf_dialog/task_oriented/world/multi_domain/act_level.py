@@ -50,7 +50,7 @@ class MultiActLevel(GymnasiumWorld):
         self._declare(self.layout.size, self.actions.names)
 
     def _draw_goal(self, options: dict[str, Any], rng: Random) -> MultiGoal:
-        goal = options.get("goal")
+        goal: MultiGoal | None = options.get("goal")
         return draw_goal(self.domain, rng, self.failing_bookings) if goal is None else goal.copy()
 
     def _begin(self, goal: MultiGoal) -> None:

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import PolicySpec, stream
+from rlhf_dialog.task_oriented.policies.base import stream
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.multi_domain.committee import Committee, combine_opinions
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 from tests.parts.several_policies import THREE, TWO, dialogue, make, piece, setting_of, straight_and_resumed, trained
-from tests.parts.small_domain import small_domain
 from tests.parts.small_world import small_world
 
 NAMES = MultiLayout(TWO).names
@@ -221,21 +220,6 @@ def test_the_abstraction_is_saved_and_comes_back(tmp_path):
         Committee(setting_of(TWO), sigma=1.0).load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ({"members": ["hotels"]}, "'hotels' is unknown; did you mean 'hotel'"),
-        ({"members": []}, "wanted at least one domain"),
-        ({"members": ["hotel", "hotel"]}, "each one once"),
-        ({"members": 3}, "found 3, wanted at least one domain, each one once, as a list"),
-        ({"learning": "all"}, r"policy\.args\.learning: found 'all', wanted one of evidence, reward, own"),
-    ],
-)
-def test_a_mistake_is_named(args, said):
-    with pytest.raises(UserError, match=said):
-        Committee(setting_of(TWO), **args)
-
-
-def test_one_domain_is_refused():
-    with pytest.raises(UserError, match="policy committee: needs several domains"):
-        Committee(PolicySpec(5, 3, domain=small_domain()))
+def test_another_way_to_learn_is_refused():
+    with pytest.raises(UserError, match=r"learning.*'all'.*evidence, reward, own"):
+        Committee(setting_of(TWO), learning="all")

@@ -9,7 +9,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.multi_domain.knowledge import (
     Knowledge,
     LookupFailed,
@@ -20,9 +19,6 @@ from rlhf_dialog.task_oriented.policies.multi_domain.knowledge import (
     find_title,
     is_public,
 )
-from rlhf_dialog.task_oriented.policies.sampling.in_words import PolicyInWords
-from rlhf_dialog.task_oriented.world.restaurant import restaurant
-from rlhf_dialog.task_oriented.world.words import slot_in_words
 from tests.parts.servers import serving
 
 HERE = "127.0.0.1"
@@ -164,22 +160,14 @@ def test_no_page_steers_the_terminal_or_passes_for_a_turn():
     assert offered.endswith(r"Do you mean x\x1b]0;t\x07 or y z?")
 
 
-def test_a_task_in_words_is_not_disturbed():
-    """Guests with goals, behind a lookup that has a page on everything: each of their turns reaches the policy."""
-    environment = restaurant()
-    system, heard = PolicyInWords(environment, Handcrafted(environment.domain)), []
-    own = [slot_in_words(slot) for slot in environment.domain.requestable]
-    knowledge = Knowledge(lambda turn: heard.append(turn) or system.reply(), Everything(), own)
-    said = []
-    for seed in range(12):
-        said, ended = [*said, system.begin(seed)], False
-        while not ended:
-            turn, _, terminated, truncated, _ = environment.step(knowledge.reply(said[-1]))
-            said, ended = [*said, turn], terminated or truncated
-        said.pop()
-    assert heard == said
-    assert any(turn.startswith("What is the phone number ?") for turn in said)
-    assert knowledge.reply("What is jazz?") == "jazz: It is jazz."
+def test_what_is_the_policys_own_is_not_looked_up():
+    knowledge = Knowledge(policy, Everything(), own=["phone number"])
+    asked = ["What is the phone number ?", "What is the phone ?", "About the phone numbers ."]
+    assert talk(knowledge, *asked) == [
+        f"policy: {asked[0]}",
+        "phone: It is phone.",
+        "phone numbers: It is phone numbers.",
+    ]
 
 
 def answering(page):

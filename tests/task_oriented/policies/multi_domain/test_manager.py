@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec, choose, stream
-from rlhf_dialog.task_oriented.policies.built_in import build_policy
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, choose, stream
 from rlhf_dialog.task_oriented.policies.handcrafted import HandcraftedMulti, RandomPolicy
 from rlhf_dialog.task_oriented.policies.multi_domain.manager import Manager
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 from tests.parts.several_policies import THREE, TWO, dialogue, make, piece, setting_of, straight_and_resumed, trained
-from tests.parts.small_domain import small_domain
 
 SMALL = {"hidden_sizes": [8], "batch_size": 8}
 MIXED = {
@@ -116,46 +114,13 @@ def test_turns_that_wait_for_the_end_are_saved_between_observe_and_update(tmp_pa
     assert again.update() == policy.update() != {}
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ({"policies": {"hotels": "random"}}, r"policy\.args\.policies: 'hotels' is unknown; did you mean 'hotel'"),
-        ({"policies": {"hotel": "gp_sarsaa"}}, r"policies\.hotel: unknown policy 'gp_sarsaa'; did you mean 'gp_sarsa'"),
-        ({"policies": {"hotel": {"id": "dqn", "args": {"lrr": 1}}}}, r"policies\.hotel: wrong arguments for dqn"),
-        (
-            {"policies": {"hotel": {"name": "dqn"}}},
-            r"policies\.hotel: found \{'name': 'dqn'\}, wanted the name of a policy",
-        ),
-        ({"policies": "dqn"}, r"policies: found 'dqn', wanted the policy of each domain, \{domain: policy\}"),
-        ({"policies": []}, r"policies: found \[\], wanted the policy of each domain"),
-        ({"policies": {"hotel": {"id": None}}}, r"policies\.hotel: found \{'id': None\}, wanted the name of a policy"),
-        (
-            {"policies": {"hotel": {"id": "dqn", "args": "lr"}}},
-            r"policies\.hotel: found .*, wanted the name of a policy",
-        ),
-        ({"policies": {"hotel": {"id": "dqn", "args": []}}}, r"policies\.hotel: found .*, wanted the name of a policy"),
-        (
-            {"policies": {"hotel": {"id": "dqn", "args": {"setting": 3}}}},
-            r"policies\.hotel: leave 'setting' out of args",
-        ),
-        ({"others": 3}, r"policies\.restaurant: found 3, wanted the name of a policy|policies\.hotel: found 3"),
-    ],
-)
-def test_a_mistake_is_named(args, said):
-    with pytest.raises(UserError, match=said):
-        Manager(setting_of(TWO), **args)
-
-
-def test_damage_and_one_domain_are_named(tmp_path):
+def test_damage_is_named(tmp_path):
     with pytest.raises(UserError, match="holds no manager, or is damaged"):
         Manager(setting_of(TWO)).load(tmp_path)
     for text in ("[]", '{"num_updates": "two", "taught": []}', '{"num_updates": 2, "taught": [[]]}'):
         (tmp_path / "policy.json").write_text(text)
         with pytest.raises(UserError, match="holds no manager, or is damaged"):
             Manager(setting_of(TWO)).load(tmp_path)
-    for name in ("manager", "committee"):
-        with pytest.raises(UserError, match=f"policy {name}: needs several domains"):
-            build_policy(name, {}, PolicySpec(5, 3, domain=small_domain()))
 
 
 def test_a_turn_draws_from_its_own_stream():

@@ -1,12 +1,9 @@
 import numpy as np
 import pytest
 
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.multi_domain.views import EpisodeBuffer, Views
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 from tests.parts.several_policies import THREE, TWO, dialogue, piece, seen, setting_of
-from tests.parts.small_domain import small_domain
 from tests.parts.small_world import small_world
 
 WORLD = small_world()
@@ -82,9 +79,3 @@ def test_pieces_are_held_back_until_the_end_and_saved(tmp_path):
             np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
         np.testing.assert_array_equal(found.extras["weights"], extras["weights"])
         assert (found.start, found.terminated, set(found.extras)) == (0, True, {"weights"})
-
-
-def test_a_setting_of_one_domain_is_refused():
-    for setting in (PolicySpec(5, 3), PolicySpec(5, 3, domain=small_domain()), PolicySpec(5, 3, domain=TWO)):
-        with pytest.raises(UserError, match="policy manager: needs several domains"):
-            Views(setting, "manager")

@@ -7,38 +7,13 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from rlhf_dialog.task_oriented.policies.handcrafted import HandcraftedMulti
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
+from tests.parts.act_dialogues import at_random, handcrafted, many, play, side_by_side
 from tests.parts.small_world import multi_goal, small_world
 
 WORLD = small_world()
 VARIANTS = [{}, {"user": {"acts_per_turn": 1}}, {"user": {"failing_bookings": 1.0}}, {"max_turns": 3}]
-
-
-def handcrafted(environment):
-    policy = HandcraftedMulti(environment.domain)
-    return lambda observation, mask: int(policy.act(observation[None], mask[None])[0][0])
-
-
-def at_random(environment):
-    rng = Random(7)
-    return lambda observation, mask: int(rng.choice(np.flatnonzero(mask)))
-
-
-def play(environment, choose, **reset):
-    """One dialogue; returns the sum of its rewards, its observations and the last info."""
-    observation, info = environment.reset(**reset)
-    total, seen, ended = 0.0, [observation], False
-    while not ended:
-        observation, reward, terminated, truncated, info = environment.step(choose(observation, info["action_mask"]))
-        seen.append(observation)
-        total, ended = total + reward, terminated or truncated
-    return total, np.array(seen), info | {"terminated": terminated, "truncated": truncated}
-
-
-def many(environment, choose, number, seed=0):
-    return [play(environment, choose, seed=seed, options={"dialogue": n}) for n in range(number)]
 
 
 @pytest.mark.parametrize("arguments", VARIANTS)
@@ -73,14 +48,7 @@ def test_a_dialogue_depends_on_seed_number_and_actions_only(arguments):
         for key in ("user_acts", "system_acts", "bookings", "goal"):
             assert info[key] == expected[2][key]
     environments = [MultiActLevel(WORLD, **arguments) for _ in range(2)]
-    states = [e.reset(seed=5, options={"dialogue": n}) for e, n in zip(environments, (1, 2), strict=True)]
-    choose, running, turns = handcrafted(one), [True, True], [None, None]
-    while any(running):
-        for n in (n for n in (0, 1) if running[n]):
-            observation, info = states[n]
-            observation, _, terminated, truncated, info = environments[n].step(choose(observation, info["action_mask"]))
-            states[n], running[n] = (observation, info), not (terminated or truncated)
-            turns[n] = info.get("user_acts")
+    turns = side_by_side(environments, handcrafted(one), 5, (1, 2))
     assert turns == [in_a_row[n][2]["user_acts"] for n in (1, 2)]
 
 
