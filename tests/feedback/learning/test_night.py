@@ -18,12 +18,12 @@ from safetensors.torch import load_file, save_file
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import night as night_module
 from rlhf_dialog.feedback.learning.gate import GateComparison
+from rlhf_dialog.feedback.learning.guards import GuardLimit
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers
 from rlhf_dialog.feedback.page.loaded_versions import BotVersions, LoadedVersions
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Store
-from rlhf_dialog.runs.services.guard import GuardLimit
 from tests.parts.processes import start_python
 from tests.parts.taught_bots import new_bot, set_keys, talk_to
 from tests.parts.tiny import write_data
