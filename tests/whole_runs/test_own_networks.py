@@ -68,24 +68,19 @@ def test_a_copy_of_the_network_is_its_critic_and_a_smoke_run_answers(own_network
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "found"),
     [
-        (("--model_class", "{id: GruPolic}"), "model_class: unknown network 'GruPolic'; did you mean 'GruPolicy'?"),
-        (
-            ("--model_class", "{id: GruPolicy}"),
-            "model_class: wrong arguments for GruPolicy: missing a required argument",
-        ),
-        (("--critic_class", "GruCritic"), "critic_class: found 'GruCritic', wanted "),
-        (
-            ("--model_class", "{id: GruPolicy, args: {vocab_size: 99}}"),
-            "the model 'GruPolicy' has embeddings for only 99",
-        ),
-        (("--model_class", "{id: Mean, args: {size: 259}}"), "model_class: 'Mean' has no get_output_embeddings()"),
-        ((*POLICY, "--use_lora", "true"), "model_class: is not supported with use_lora: true"),
+        (("--model_class", "{id: GruPolic}"), ["model_class", "'GruPolic'", "'GruPolicy'"]),
+        (("--model_class", "{id: GruPolicy}"), ["model_class", "GruPolicy", "argument"]),
+        (("--critic_class", "GruCritic"), ["critic_class", "'GruCritic'"]),
+        (("--model_class", "{id: GruPolicy, args: {vocab_size: 99}}"), ["'GruPolicy'", "99"]),
+        (("--model_class", "{id: Mean, args: {size: 259}}"), ["model_class", "get_output_embeddings"]),
+        ((*POLICY, "--use_lora", "true"), ["model_class", "use_lora"]),
     ],
 )
-def test_what_does_not_fit_is_the_users_error(own_networks, refused, words, message):
-    assert message in refused(*words)
+def test_what_does_not_fit_is_the_users_error(own_networks, refused, words, found):
+    message = refused(*words)
+    assert all(word in message for word in found)
 
 
 def test_another_network_is_another_run(own_networks, run, capsys):

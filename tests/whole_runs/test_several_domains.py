@@ -101,39 +101,24 @@ def lacking():
 
 
 @pytest.mark.parametrize(
-    ("files", "words", "message"),
+    ("files", "words", "found"),
     [
-        ({}, ["--data_path", "null"], "domain multiwoz: data_path is missing"),
-        ({}, ["--data_path", "{folder}/none"], "none': there is no such folder"),
-        ({"train": None}, ["--data_path", "{folder}"], "train_db.json: is missing"),
-        (
-            {"goals": lacking()},
-            ["--data_path", "{folder}"],
-            "no entity has any of the values of the constraint slot 'stars'",
-        ),
-        (
-            {},
-            ["--data_path", "{folder}", "--error_rate", "0.15"],
-            "error_rate: with several domains nobody is misunderstood",
-        ),
-        (
-            {},
-            ["--data_path", "{folder}", "--user", "unfriendly"],
-            "user 'unfriendly': with several domains, use friendly",
-        ),
-        ({}, ["--data_path", "{folder}", "--domain", "restaurant"], "data_path: only the domain multiwoz has one"),
-        (
-            {},
-            ["--domain", "restaurant", "--data_path", "null", "--end_reward", "[1, 0]"],
-            "end_reward: only the domain multiwoz",
-        ),
+        ({}, ["--data_path", "null"], ["multiwoz", "data_path"]),
+        ({}, ["--data_path", "{folder}/none"], ["none'"]),
+        ({"train": None}, ["--data_path", "{folder}"], ["train_db.json"]),
+        ({"goals": lacking()}, ["--data_path", "{folder}"], ["'stars'"]),
+        ({}, ["--data_path", "{folder}", "--error_rate", "0.15"], ["error_rate"]),
+        ({}, ["--data_path", "{folder}", "--user", "unfriendly"], ["'unfriendly'", "friendly"]),
+        ({}, ["--data_path", "{folder}", "--domain", "restaurant"], ["data_path", "multiwoz"]),
+        ({}, ["--domain", "restaurant", "--data_path", "null", "--end_reward", "[1, 0]"], ["end_reward", "multiwoz"]),
     ],
 )
-def test_what_is_wrong_ends_with_code_2_and_leaves_nothing(tmp_path, capsys, files, words, message):
+def test_what_is_wrong_ends_with_code_2_and_leaves_nothing(tmp_path, capsys, files, words, found):
     write_world(tmp_path, **files)
     words = [word.format(folder=tmp_path) for word in words]
     assert train_policy.main(["--config", "multiwoz.yaml", "--run_dir", str(tmp_path / "runs"), *words]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    said = capsys.readouterr().err
+    assert all(word in said for word in found)
     assert not (tmp_path / "runs").exists()
 
 

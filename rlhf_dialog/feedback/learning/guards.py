@@ -8,8 +8,9 @@ allowed. N lines.
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +28,33 @@ from rlhf_dialog.models.generation import GenerationLimits, random_numbers
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.responder import Reply, Responder
-from rlhf_dialog.runs.services.guard import GuardLimit
 
 BATCH_SIZE = 64
 LEAST_ENTROPY = 0.05  # nats per token: a first version that is surer counts as if it had this much
 _SENTENCE_END = re.compile(r"[.!?…。！？؟।][\"'”’»)\]*]*$")
+
+
+@dataclass(frozen=True)
+class GuardLimit:
+    """One measure, and its limit: `at_most`, else at least."""
+
+    name: str
+    value: float
+    limit: float
+    at_most: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is within its limit; what is not a number is not."""
+        return self.value <= self.limit if self.at_most else self.value >= self.limit
+
+    def __str__(self) -> str:
+        bound = f"{'at most' if self.at_most else 'at least'} {self.limit:g}"
+        return f"{self.name} {self.value:.3g} ({bound}{'' if self.passed else ': FAILED'})"
+
+    def as_json(self) -> dict[str, Any]:
+        value = self.value if math.isfinite(self.value) else None
+        return asdict(self) | {"value": value, "passed": self.passed}
 
 
 @dataclass(frozen=True)

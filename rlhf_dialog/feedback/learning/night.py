@@ -20,7 +20,7 @@ from rlhf_dialog.evaluation.untrusted import check_data
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
 from rlhf_dialog.feedback.learning.gate import GateComparison
-from rlhf_dialog.feedback.learning.guards import GuardMeasurement
+from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement
 from rlhf_dialog.feedback.learning.learner import (
     METHOD,
     Learner,
@@ -39,7 +39,6 @@ from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.runs.lock import lock_folder
-from rlhf_dialog.runs.services.guard import GuardLimit
 from rlhf_dialog.runs.verification import sha256_of
 
 logger = logging.getLogger(__name__)

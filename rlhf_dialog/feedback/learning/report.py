@@ -8,12 +8,11 @@ from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.feedback.learning.gate import GateComparison
-from rlhf_dialog.feedback.learning.guards import make_responder, sample_replies
+from rlhf_dialog.feedback.learning.guards import GuardLimit, make_responder, sample_replies
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.store.examples import Prompt, format_counts
 from rlhf_dialog.models.chat_agent import chat_sampling
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.runs.services.guard import GuardLimit
 
 NUM_LINES, MIN_CHANGED, NUM_SHOWN = 50, 5, 5
 

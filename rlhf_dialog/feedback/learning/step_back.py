@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rlhf_dialog.feedback.learning.guards import GuardMeasurement
+from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.models.lora import trainable_parameters
-from rlhf_dialog.runs.services.guard import GuardLimit
 
 ROOM = 0.05  # below a limit, or above it: tomorrow's held-out prompts are others
 ROUNDS = 5  # of bisection: the share is a multiple of 1/32

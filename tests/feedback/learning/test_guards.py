@@ -9,14 +9,13 @@ import torch
 
 from rlhf_dialog.feedback.learning import guards as guards_module
 from rlhf_dialog.feedback.learning.gate import GateComparison
-from rlhf_dialog.feedback.learning.guards import GuardMeasurement, is_unfinished, worsening
+from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement, is_unfinished, worsening
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, NightReport
 from rlhf_dialog.feedback.learning.step_back import step_back
 from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.models.responder import Reply
-from rlhf_dialog.runs.services.guard import GuardLimit
 from tests.parts.taught_bots import new_bot, set_keys, talk_to
 from tests.parts.tiny import write_data
 
