@@ -20,14 +20,6 @@ from rlhf_dialog.feedback.learning.guards import GuardLimit
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers
 from rlhf_dialog.feedback.store.bot import Bot
-<<<<<<< HEAD
-from rlhf_dialog.runs.services.guard import GuardLimit
-||||||| 0acb62f7
-from rlhf_dialog.feedback.store.store import Store
-from rlhf_dialog.runs.services.guard import GuardLimit
-=======
-from rlhf_dialog.feedback.store.store import Store
->>>>>>> runs
 from tests.parts.processes import start_python
 from tests.parts.taught_bots import new_bot, set_keys, talk_to
 from tests.parts.tiny import write_data
