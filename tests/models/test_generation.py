@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tokenizers import AddedToken, normalizers
+from tokenizers import normalizers
 from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -19,7 +19,6 @@ from tests.parts.token_batches import columns_of, respond_to
 
 PAD, EOS, EOU = 256, 257, 258
 LETTERS = byte_tokenizer().get_vocab()
-make_lm = pytest.mark.parametrize("make", [gpt2, llama])
 
 
 def sharp(make, seed=0, **config):
@@ -77,29 +76,6 @@ def ask(lm, sampling, tokenizer=None, separator="<EOU>", batch=None, pad_id=PAD,
     return respond_to(policy, ids, mask, sampling, stop, pad_id, **options)
 
 
-@make_lm
-def test_greedy_equals_hugging_face(make):
-    policy = sharp(make)
-    ids, mask = left_padded(3, 12, 7, 1, width=17)
-    free = policy.lm.generate(ids, attention_mask=mask.long(), do_sample=False, max_new_tokens=15, pad_token_id=PAD)
-    end = int(free[0, ids.shape[1] + 4])  # let the first row end at its fifth token at the latest
-    policy.lm.generation_config.eos_token_id = [EOS, end]
-    stop = StopRule(policy, byte_tokenizer(), "<EOU>")
-    assert stop.end_ids == sorted({EOS, EOU, end})
-    expected = policy.lm.generate(
-        ids, attention_mask=mask.long(), do_sample=False, max_new_tokens=15, pad_token_id=PAD, eos_token_id=stop.end_ids
-    )[:, ids.shape[1] :]
-    found = respond_to(policy, ids, mask, Sampling(max_new_tokens=15, greedy=True), stop, PAD)
-    assert torch.equal(found.tokens.response_ids, expected)
-    for row, counts in zip(expected.tolist(), found.tokens.response_mask.tolist(), strict=True):
-        ends = [t for t, i in enumerate(row) if i in stop.end_ids]
-        length = ends[0] + 1 if ends else len(row)
-        assert counts == [t < length for t in range(len(row))]
-    assert found.tokens.response_mask[0].sum() <= 5
-    assert found.truncated.tolist() == [not any(i in stop.end_ids for i in row) for row in expected.tolist()]
-    assert found.tokens.support is None
-
-
 def test_responses_end_at_eos_separator_or_the_length_limit():
     lm = script([5, EOS, 6, 7], [EOU, 6, 7, 8], [5, 6, 7, 8], [5, 6, 7, EOS], [9, 7, 7, 3], eos=9)
     found = ask(lm, Sampling(max_new_tokens=4, greedy=True), pad_id=200)
@@ -126,37 +102,36 @@ def test_sampling_stops_early_when_every_response_has_ended():
     assert len(lm.calls) == 2
 
 
-def test_separator_as_text_ends_with_the_token_that_completes_it():
-    tokenizer = byte_tokenizer(separator_token=False)
-    spelled = [LETTERS[letter] for letter in "Ġhi<EOU>x"]
-    late = [LETTERS[letter] for letter in "<EOU<EOUx"]
-    doubled = [LETTERS[letter] for letter in "<<EOU>abc"]
-    found = ask(script(spelled, late, doubled), Sampling(max_new_tokens=9, greedy=True), tokenizer)
-    assert found.tokens.response_mask.int().tolist() == [[1] * 8 + [0], [1] * 9, [1] * 6 + [0] * 3]
-    assert found.tokens.response_ids[0].tolist() == [*spelled[:8], PAD]
-    assert found.truncated.tolist() == [False, True, False]
-    ended = ask(script([5, EOS, 6], [7, 6, 5]), Sampling(max_new_tokens=3, greedy=True), tokenizer)
-    assert ended.tokens.response_mask.int().tolist() == [
-        [1, 1, 0],
-        [1, 1, 1],
-    ]  # the end-of-text token ends a response too
+def spell(text):
+    return [LETTERS["Ġ" if letter == " " else letter] for letter in text]
 
 
-@pytest.mark.parametrize("look_every", [2, 9])
-def test_a_look_finds_the_separators_of_text_that_were_written_before(look_every):
-    tokenizer = byte_tokenizer(separator_token=False)
-    rows = [
-        [LETTERS[letter] for letter in text] for text in ("Ġhi<EOU>x<EOU", "<EOU<EOUxabcd", "<<EOU>abcdefg", "a" * 13)
-    ]
-    rows[3][2] = EOS
-    asked = {"sampling": Sampling(max_new_tokens=13, greedy=True), "tokenizer": tokenizer}
-    found = ask(script(*rows), **asked, look_every=look_every)
-    assert found.tokens.response_mask.sum(dim=1).tolist() == [8, 13, 6, 3]
-    assert found.tokens.response_ids[2].tolist() == rows[2][:6] + [PAD] * 7
-    assert found.truncated.tolist() == [False, True, False, False]
-    for name, x in columns_of(ask(script(*rows), **asked)).items():  # looked at after each token
-        y = columns_of(found)[name]
-        assert x is y is None or torch.equal(x, y), name
+TEXT = byte_tokenizer(separator_token=False)
+HALF, LINE = TEXT("é")["input_ids"][0], LETTERS["Ċ"]
+SECTIONS = [TEXT(text)["input_ids"] for text in ("ça !§", "!§ça é", "çç§a")]
+
+
+@pytest.mark.parametrize("look_every", [None, 2, 9])
+@pytest.mark.parametrize(
+    ("tokenizer", "separator", "rows", "lengths", "truncated"),
+    [
+        (TEXT, "<EOU>", [spell(" hi<EOU>x"), spell("<EOU<EOUx"), spell("<<EOU>abc")], [8, 9, 6], [0, 1, 0]),
+        (TEXT, "<EOU>", [[5, EOS, 6], [7, 6, 5]], [2, 3], [0, 1]),  # the end-of-text token ends a response too
+        (TEXT, "end of turn", [[HALF] * 5 + spell("end of turn") + [5]], [16], [0]),  # behind replacement signs
+        (TEXT, "§", [row[:7] for row in SECTIONS], [7, 3, 6], [0, 0, 0]),  # the byte A7 ends both "§" and "ç"
+        (byte_tokenizer(), "<pad>\n", [[5, PAD, LINE, 6], [LINE, 6, PAD, 5]], [3, 4], [0, 1]),  # special, and a letter
+    ],
+)
+def test_a_separator_of_text_ends_with_the_token_that_completes_it(
+    tokenizer, separator, rows, lengths, truncated, look_every
+):
+    sampling = Sampling(len(rows[0]), greedy=True)
+    found = ask(script(*rows), sampling, tokenizer, separator, pad_id=200, look_every=look_every)
+    width = max(lengths)
+    assert found.tokens.response_mask.tolist() == [[t < n for t in range(width)] for n in lengths]
+    expected = [[*row[:n], *[200] * (width - n)] for row, n in zip(rows, lengths, strict=True)]
+    assert found.tokens.response_ids.tolist() == expected
+    assert found.truncated.tolist() == list(map(bool, truncated))
 
 
 @pytest.mark.parametrize(
@@ -179,22 +154,6 @@ def test_when_the_host_looks_changes_no_bit(make, filters, look_every, monkeypat
         assert x is y is None or torch.equal(x, y), name
 
 
-def test_separator_of_a_special_token_and_a_letter():
-    line = LETTERS["Ċ"]
-    found = ask(script([5, PAD, line, 6], [line, 6, PAD, 5]), Sampling(4, greedy=True), separator="<pad>\n", pad_id=0)
-    assert found.tokens.response_mask.int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
-
-
-def test_separator_as_text_is_found_behind_broken_letters_and_long_texts():
-    """Half letters decode to replacement signs; a separator of several words is seen whole."""
-    tokenizer = byte_tokenizer(separator_token=False)
-    broken = [tokenizer("é")["input_ids"][0]] * 5
-    spelled = [LETTERS["Ġ" if letter == " " else letter] for letter in "end of turn"]
-    found = ask(script(broken + spelled + [5]), Sampling(max_new_tokens=17, greedy=True), tokenizer, "end of turn")
-    assert found.tokens.response_mask.sum() == 16
-    assert not found.truncated.any()
-
-
 def test_end_ids_of_tokenizer_model_and_separator():
     policy = Policy(script([0]))
     assert StopRule(policy, byte_tokenizer(), "<EOU>").end_ids == [EOS, EOU]
@@ -208,10 +167,9 @@ def test_end_ids_of_tokenizer_model_and_separator():
         StopRule(policy, byte_tokenizer(), "<EOU>", [7, 259])
 
 
-@pytest.mark.parametrize("separator", ["###", "|"])
-def test_a_separator_that_merges_with_the_space_before_it_ends_a_response(separator):
+def test_a_separator_that_merges_with_the_space_before_it_ends_a_response():
     """The id of " ###" is not that of "###"; a model may write either, or its pieces."""
-    tokenizer = merging_tokenizer()
+    tokenizer, separator = merging_tokenizer(), "###"
     whole, pieces = tokenizer.convert_tokens_to_ids([f"Ġ{separator}", separator]), [LETTERS[x] for x in separator]
     reply = PromptEncoder(tokenizer, separator, 64).encode_reply("a")
     assert reply == [LETTERS["Ġ"], LETTERS["a"], whole[0]]
@@ -219,25 +177,6 @@ def test_a_separator_that_merges_with_the_space_before_it_ends_a_response(separa
     found = ask(script(*(row + [7] * (9 - len(row)) for row in rows)), Sampling(9, greedy=True), tokenizer, separator)
     assert found.tokens.response_mask.sum(dim=1).tolist() == [len(row) for row in rows]
     assert not found.truncated.any()
-
-
-def test_an_added_separator_ends_a_response_also_where_the_vocabulary_has_it_with_its_space():
-    tokenizer = merging_tokenizer()
-    merged = tokenizer.convert_tokens_to_ids(["###", "Ġ###"])
-    tokenizer.add_tokens([AddedToken("###")])
-    assert tokenizer.convert_tokens_to_ids("###") == merged[0]
-    assert PromptEncoder(tokenizer, "###", 64).encode_reply("a")[-1] == merged[0]
-    found = ask(script([5, merged[0], 6], [merged[1], 5, 6]), Sampling(3, greedy=True), tokenizer, "###")
-    assert found.tokens.response_mask.sum(dim=1).tolist() == [2, 1]
-
-
-def test_half_a_letter_is_no_separator():
-    """In a byte vocabulary "§" names the byte A7, which ends both "§" (C2 A7) and "ç" (C3 A7)."""
-    tokenizer = byte_tokenizer(separator_token=False)
-    rows = [tokenizer(text)["input_ids"] for text in ("ça !§", "!§ça ", "çç§")]
-    rows = [row + [5] * (7 - len(row)) for row in rows]
-    found = ask(script(*rows), Sampling(7, greedy=True), tokenizer, "§")
-    assert found.tokens.response_mask.sum(dim=1).tolist() == [7, 3, 6]
 
 
 def test_a_separator_that_would_not_end_a_response_or_ends_usual_text_is_refused():
@@ -279,18 +218,6 @@ def test_min_new_tokens_forbids_the_end_for_so_many_tokens():
     filtered = ask(Scripted(logits), Sampling(max_new_tokens=5, min_new_tokens=1, top_k=2))
     assert set(filtered.tokens.support[:, 0].flatten().tolist()).isdisjoint({EOS, EOU})
     assert set(filtered.tokens.support[0, 1].tolist()) - {-1} == {EOS, EOU}
-
-
-def test_min_new_tokens_forbids_a_separator_of_text_too():
-    tokenizer = byte_tokenizer(separator_token=False)
-    early = [LETTERS[x] for x in "a<EOU><EOU>x"]
-    found = ask(script(early, [EOS] * 12), Sampling(12, min_new_tokens=7, greedy=True), tokenizer)
-    assert found.tokens.response_mask.sum(dim=1).tolist() == [11, 8]
-    assert found.tokens.response_ids[0, :5].tolist() == early[:5]  # it may begin
-    assert found.tokens.response_ids[0, 5] != LETTERS[">"]
-    hashes = merging_tokenizer()
-    ready = script([hashes.convert_tokens_to_ids("Ġ###")] * 4)
-    assert ask(ready, Sampling(4, min_new_tokens=3, greedy=True), hashes, "###").tokens.response_mask.sum() == 4
 
 
 @pytest.mark.parametrize("separator", ["###", "§", "a c"])

@@ -9,8 +9,7 @@
 An operation on tensors of both devices raises the error of CUDA. `waits` are the points at which the host stops until the device
 is done: reading a value, sizes that depend on values (`nonzero`, boolean indexing), `torch.cuda.synchronize`, and copies between
 the devices, except `non_blocking` ones from or to pinned memory. `casts` are the operations that only change a dtype. Both are
-counted by source line. `memory` has the bytes of the storages that are alive, and their peak: what CUDA would allocate, without
-the workspaces of kernels. Numbers, and the random ones too, are those of the CPU, bit for bit; what is copied to the CPU has no
+counted by source line. Numbers, and the random ones too, are those of the CPU, bit for bit; what is copied to the CPU has no
 gradient. Another thread can compute with the tensors, but not make new ones.
 """
 
@@ -18,7 +17,6 @@ import contextlib
 import sys
 import sysconfig
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -46,7 +44,6 @@ class Counts:
 
     waits: Counter[str] = field(default_factory=Counter)
     casts: Counter[str] = field(default_factory=Counter)
-    memory: "Memory" = field(default_factory=lambda: Memory())
 
     @property
     def num_waits(self) -> int:
@@ -65,31 +62,6 @@ class Counts:
         """The totals and each wait, for people."""
         lines = [f"{self.num_casts} casts, {self.num_waits} waits"]
         return "\n".join(lines + [f"{count:6d} {what}" for what, count in self.waits.most_common()])
-
-
-class Memory:
-    """The bytes of the device's storages that are alive, each counted once, and the most that were since `reset_peak`."""
-
-    def __init__(self) -> None:
-        self.live = self.peak = 0
-        self._storages: set[int] = set()
-
-    def reset_peak(self) -> None:
-        self.peak = self.live
-
-    def add(self, tensor: Tensor) -> None:
-        """Count the storage of a tensor until it is freed."""
-        storage = tensor.untyped_storage()
-        address, size = storage._cdata, storage.nbytes()
-        if address not in self._storages:
-            self._storages.add(address)
-            self.live += size
-            self.peak = max(self.peak, self.live)
-            weakref.finalize(storage, self._free, address, size).atexit = False
-
-    def _free(self, address: int, size: int) -> None:
-        self._storages.discard(address)
-        self.live -= size
 
 
 _counts = Counts()  # of the context that is open
@@ -132,7 +104,6 @@ class GpuTensor(torch.Tensor):
             device=CPU,
         )
         made.inner = inner
-        _counts.memory.add(inner)
         return made
 
     @classmethod
@@ -361,6 +332,9 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
         "_lazy_init": None,
         "empty_cache": None,
         "mem_get_info": (70 << 30, 80 << 30),
+        "memory_allocated": 0,
+        "max_memory_allocated": 0,
+        "reset_peak_memory_stats": None,
         "is_bf16_supported": True,
         "get_device_name": "pretended",
         "set_rng_state": None,
@@ -373,9 +347,6 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
         "current_accelerator",
         lambda *_, **__: None,
     )  # as a build for CPUs; one for CUDA asks a driver
-    yield torch.cuda, "reset_peak_memory_stats", lambda *_: _counts.memory.reset_peak()
-    yield torch.cuda, "max_memory_allocated", lambda *_: _counts.memory.peak
-    yield torch.cuda, "memory_allocated", lambda *_: _counts.memory.live
     yield torch.cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8)
     yield torch.cuda, "synchronize", lambda *_: _count(_counts.waits, "torch.cuda.synchronize")
     yield torch.cuda, "Event", _Event

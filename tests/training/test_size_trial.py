@@ -10,8 +10,7 @@ from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models import generation
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.part_sizes import PartSizes
-from rlhf_dialog.training import size_trial
-from rlhf_dialog.training.size_trial import add_gradients, largest_that_fits, peak_bytes, sample, settle_sizes
+from rlhf_dialog.training.size_trial import add_gradients, largest_that_fits, settle_sizes
 from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import PPOUpdate
 from tests.parts.pretended_gpu import CUDA, pretended_gpu
@@ -21,7 +20,6 @@ from tests.parts.trainers import PROMPTS, Places
 from tests.parts.yaml_files import settings
 
 CPU = torch.device("cpu")
-MICROBATCH, ROLLOUT = "per_device_microbatch_size", "per_device_rollout_size"
 FEW = {"rollout_batch_size": 24, "num_mini_batch": 2, "max_new_tokens": 4, "max_prompt_length": 12, "ppo_epoch": 1}
 
 
@@ -61,20 +59,6 @@ def test_the_largest_power_of_two_on_the_line(monkeypatch, free, most, size):
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: peaks[-1])
     assert largest_that_fits("x", lambda n, sizes: (tried.append(n), peaks.append(150 + 10 * n)), most) == size
     assert tried == [1, 2, 4, size]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("key", "compute"), [(MICROBATCH, add_gradients), (ROLLOUT, sample)])
-def test_eight_rows_are_found_where_eight_fit(path, monkeypatch, key, compute):
-    """The memory of eight rows, as the device counts it, is there, and a tenth less."""
-    other = {MICROBATCH: ROLLOUT, ROLLOUT: MICROBATCH}[key]
-    with pretended_gpu() as gpu:
-        for share, size in ((1.02, 8), (0.9, 4)):
-            trainer = new_trainer(path, CUDA, **{other: 2, "num_responses_per_prompt": 2})
-            needed = peak_bytes(lambda t=trainer: compute(t, 8, PartSizes())) - gpu.memory.live
-            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda n=needed * share / size_trial.USED: (n, 10**12))
-            settle_sizes(trainer)
-            assert getattr(trainer.config, key) == size, share
 
 
 @pytest.mark.slow

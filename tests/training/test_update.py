@@ -1,5 +1,6 @@
 """The optimizer steps of an iteration: their minibatches, their settings, and numbers that are not finite."""
 
+import copy
 import json
 import math
 from itertools import pairwise, permutations
@@ -11,7 +12,7 @@ import torch
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.models.masks import last_token
+from rlhf_dialog.models.masks import last_token, position_ids_of
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.update import blank_microbatch, minibatch_sizes, shuffle_groups
 from tests.parts import plain
@@ -171,6 +172,66 @@ def test_max_skipped_steps(monkeypatch, limit):
     with pytest.raises(RunStopped, match=f"{limit} in a row"):
         trainer.step()
     assert len(minibatches) == limit
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_one_step_follows_the_gradient_of_the_written_loss(share):
+    """-mean(A ratio) - c_e entropy + c_v (v - R)^2 / 2 over the response tokens; epsilon 1 makes Adam g / (|g| + 1)."""
+    keys = {"entropy_coef": 0.3, "value_loss_coef": 0.7, "lr": 0.1, "critic_lr": 0.05}
+    trainer = make_trainer(
+        use_share_model=share,
+        use_valuenorm=False,
+        use_max_grad_norm=False,
+        num_mini_batch=1,
+        ppo_epoch=1,
+        opti_eps=1.0,
+        **keys,
+    )
+    models = copy.deepcopy(trainer.models)
+    trainer.step()
+    rollout = trainer.rollout
+    mask = rollout.response_mask
+    sequence = torch.cat([rollout.tokens.prompt_ids, rollout.tokens.response_ids], dim=1)
+    attended = torch.cat([rollout.tokens.prompt_mask, torch.ones_like(mask)], dim=1)
+    before = slice(-mask.shape[1] - 1, -1)
+    inputs = {"input_ids": sequence, "attention_mask": attended.long(), "position_ids": position_ids_of(attended)}
+    output = models.policy.lm(**inputs, output_hidden_states=True)
+    hidden, head = output.hidden_states[-1], models.policy.value_head
+    if models.critic is not None:
+        hidden, head = models.critic.trunk(**inputs)[0], models.critic.value_head
+    values = head(hidden[:, before]).squeeze(-1)
+    logprobs = output.logits[:, before].log_softmax(-1)
+    chosen = logprobs.gather(2, rollout.tokens.response_ids.unsqueeze(2)).squeeze(2)[mask]
+    entropy = -(logprobs.exp() * logprobs).sum(-1)[mask]
+    error = values[mask] - rollout.returns[mask]
+    policy_loss = -(rollout.advantages[mask] * (chosen - chosen.detach()).exp()).mean()
+    (policy_loss - 0.3 * entropy.mean() + 0.7 * (error**2 / 2).mean()).backward()
+    pairs = [(models.policy, trainer.models.policy, 0.1)]
+    pairs += [(models.critic, trainer.models.critic, 0.05)] if models.critic else []
+    for old, new, lr in pairs:
+        for (name, start), end in zip(old.named_parameters(), new.parameters(), strict=True):
+            lr = 0.05 if name.startswith("value_head.") else lr
+            expected = start - lr * start.grad / (start.grad.abs() + 1)
+            torch.testing.assert_close(end, expected, rtol=0, atol=3e-6, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_approx_kl_is_a_mean_over_the_tokens_of_all_steps(monkeypatch):
+    """The mean of r - 1 - log r for the ratio r of new to old probabilities, which a step makes other than 1."""
+    sums = []
+
+    def watched(predictions, microbatch):
+        log_ratio = (predictions.logprobs.detach() - microbatch.rollout.logprobs[microbatch.place])[
+            microbatch.tokens.mask
+        ]
+        sums.append((log_ratio.exp() - 1 - log_ratio).sum().item())
+        return predictions
+
+    change_predictions(monkeypatch, watched)
+    trainer = make_trainer(lr=1e-2, num_mini_batch=2, ppo_epoch=2)
+    metrics = trainer.step()
+    assert len(sums) == 4
+    assert metrics["ppo/approx_kl"] == pytest.approx(sum(sums) / (2 * trainer.rollout.num_tokens), rel=1e-3)
+    assert metrics["ppo/approx_kl"] > 1e-7
 
 
 def test_microbatch_size_does_not_change_the_step():
