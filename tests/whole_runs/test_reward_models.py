@@ -66,7 +66,7 @@ def test_another_reward_model_is_another_run(run, tmp_path, models, capsys):
     ("args", "words"),
     [
         ({"model": "./nowhere"}, "reward_class.args.model: no such folder"),
-        ({"modle": "x"}, "modle"),
+        ({"model": "x", "clipp": 1}, "clipp"),
     ],
 )
 def test_mistakes_end_the_run_before_it_begins(refused, args, words):
