@@ -13,7 +13,6 @@ from rlhf_dialog.user_code import TimeLimit, run_with_timeout
 
 CHUNK = 1 << 16  # bytes
 AGENT = "rlhf-dialog"
-TO_PROXY = ("Proxy-Authorization",)  # not for the server behind it
 
 
 class Unreachable(Exception):
@@ -56,14 +55,12 @@ class RequestLimits:
 class Client:
     """Asks one server, with a new connection for each request.
 
-    proxy: http or https, before the server
     check_address: called with the address that the server's name has, before the connection, which goes to this very address: no
     second resolution can lead elsewhere; what it raises reaches the caller. Without it every address of the name is tried
     """
 
     url: SplitResult
     headers: Mapping[str, str]
-    proxy: SplitResult | None = None
     check_address: Callable[[str], None] | None = None
 
     def ask(self, method: str, target: str, limits: RequestLimits, body: bytes | None = None) -> bytes:
@@ -81,30 +78,18 @@ class Client:
     def _ask(self, method: str, target: str, limits: RequestLimits, body: bytes | None) -> bytes:
         deadline = time.monotonic() + limits.seconds
         headers = {"User-Agent": AGENT} | {name.title(): value for name, value in self.headers.items()}
-        for_proxy = {name: headers.pop(name) for name in TO_PROXY if name in headers and self._has_tunnel}
-        is_forwarded = self.proxy is not None and not self._has_tunnel  # the proxy reads the whole address
-        place = f"http://{self.url.netloc}{target}" if is_forwarded else target
-        with closing(self._connection(limits.seconds, for_proxy)) as connection:
-            connection.request(method, place, body, {**headers, "Connection": "close"})
+        with closing(self._connection(limits.seconds)) as connection:
+            connection.request(method, target, body, {**headers, "Connection": "close"})
             response = connection.getresponse()
             if not 200 <= response.status < 300:
                 raise Refused(response.status)
             return _whole(response, limits.size, deadline)
 
-    @property
-    def _has_tunnel(self) -> bool:
-        """Whether a proxy hands on what it cannot read."""
-        return self.proxy is not None and self.url.scheme == "https"
-
-    def _connection(self, seconds: float, for_proxy: dict[str, str]) -> HTTPConnection:
+    def _connection(self, seconds: float) -> HTTPConnection:
         """A connection that is opened by its first request, or to the address that was checked."""
-        place = self.proxy or self.url
-        is_encrypted = self._has_tunnel or place.scheme == "https"
-        kind: type[HTTPConnection] = HTTPSConnection if is_encrypted else HTTPConnection
-        connection = kind(place.hostname or "", place.port or kind.default_port, timeout=seconds)
-        if self._has_tunnel:
-            connection.set_tunnel(self.url.hostname or "", self.url.port or kind.default_port, for_proxy)
-        elif self.check_address is not None:
+        kind: type[HTTPConnection] = HTTPSConnection if self.url.scheme == "https" else HTTPConnection
+        connection = kind(self.url.hostname or "", self.url.port or kind.default_port, timeout=seconds)
+        if self.check_address is not None:
             connection.sock = self._checked_socket(connection)
         return connection
 

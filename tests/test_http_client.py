@@ -5,8 +5,6 @@ The tests of `RemoteReward` and `MediaWiki` try limits, redirects and the enviro
 
 import json
 import socket
-import threading
-from http.client import HTTPConnection, HTTPSConnection
 from urllib.parse import urlsplit
 
 import pytest
@@ -35,45 +33,6 @@ def test_method_target_body_and_headers_are_sent():
     assert heard == [("POST", "/score?n=1", b"{}", ["me"]), ("GET", "/", b"", ["me"])]
     assert server.headers[0]["X-Key"] == "k"
     assert server.headers[0]["Connection"] == "close"
-
-
-def test_a_proxy_is_given_the_whole_address_and_the_name_of_the_server():
-    places = []
-    with serving(lambda number, body, handler: places.append(handler.path) or (200, b"")) as proxy:
-        client = Client(urlsplit("http://scores.example/score"), {}, proxy=urlsplit(proxy.url))
-        assert client.ask("POST", "/score?n=1", LIMITS, b"{}") == b""
-    assert places == ["http://scores.example/score?n=1"]
-    assert proxy.headers[0]["Host"] == "scores.example"
-
-
-def test_what_is_encrypted_goes_through_a_tunnel_and_the_key_of_the_proxy_to_it_alone(monkeypatch):
-    """With a TLS that adds nothing."""
-    monkeypatch.setattr(HTTPSConnection, "connect", HTTPConnection.connect)
-    heard = []
-
-    def tunnel():
-        connection, _ = door.accept()
-        with connection:
-            for answer in (b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes"):
-                heard.append(connection.recv(4096).decode())
-                connection.sendall(answer)
-
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        threading.Thread(target=tunnel, daemon=True).start()
-        proxy = urlsplit(f"http://127.0.0.1:{door.getsockname()[1]}")
-        client = Client(urlsplit("https://scores.example/"), {"proxy-authorization": "Basic k"}, proxy=proxy)
-        assert client.ask("GET", "/score?n=1", LIMITS) == b"yes"
-    assert heard[0].startswith("CONNECT scores.example:443 HTTP/1.")
-    assert "Proxy-Authorization: Basic k\r\n" in heard[0]
-    assert heard[1].startswith("GET /score?n=1 HTTP/1.1\r\nHost: scores.example\r\n")
-    assert "Basic k" not in heard[1]
-
-
-def test_the_key_of_a_proxy_that_reads_the_request_is_in_the_request():
-    with serving(lambda *_: (200, b"")) as proxy:
-        client = Client(urlsplit("http://scores.example/"), {"proxy-authorization": "k"}, proxy=urlsplit(proxy.url))
-        client.ask("POST", "/", LIMITS, b"{}")
-    assert proxy.headers[0]["Proxy-Authorization"] == "k"
 
 
 def test_an_answer_as_long_as_the_limit_is_read():

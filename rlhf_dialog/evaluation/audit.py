@@ -172,7 +172,7 @@ def run_search(
     texts = search(prompts, training, plan.budget, pay, plan.max_words, plan.seed)
     tables = {name: payer.score_texts(prompts, some) for name, some in texts.items()}
     rows = {name: summary_row(table, true, units, plan.seed) for name, table in tables.items()}
-    said = {TRUE: [prompt.reference for prompt in prompts], **texts}
+    said: dict[str, Sequence[str | None]] = {TRUE: [prompt.reference for prompt in prompts], **texts}
     paid = {name: table[PAID] for name, table in ({TRUE: true} | tables).items()}
     best = np.argsort(paid[TRUE] - paid[CLIMBED], kind="stable")[:NUM_SHOWN].tolist()
     examples = [

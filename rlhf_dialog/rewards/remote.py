@@ -53,15 +53,14 @@ class RemoteReward(BaseReward):
     `timeout_s` covers a whole request, from the connection to the last byte. A request is sent again, at most `retries` times,
     after a timeout, a broken connection, status 408, 429 or 5xx, and an answer that is not JSON; the waiting time before it is
     `backoff_s` seconds, doubled each time, at most 30. Redirects are not followed. `token_env` names an environment variable
-    whose text is sent as `Authorization: Bearer <text>`; `headers_env` maps other headers to the variables that hold their
-    values, so that no secret is in a configuration or message. `num_workers` batches are sent at the same time. Requests go
-    straight to the server: `http_proxy` and the like of the environment have no effect; `proxy` names a proxy to use.
-    Raises UserError for arguments that cannot work, before anything is sent.
+    whose text is sent as `Authorization: Bearer <text>`, so that no secret is in a configuration or message. `num_workers`
+    batches are sent at the same time. Requests go straight to the server: `http_proxy` and the like of the environment have no
+    effect. Raises UserError for arguments that cannot work, before anything is sent.
     """
 
     name = "remote"
 
-    def __init__(  # noqa: PLR0913 - the keys of its YAML
+    def __init__(
         self,
         url: str,
         batch_size: int = 64,
@@ -69,11 +68,9 @@ class RemoteReward(BaseReward):
         retries: int = 3,
         backoff_s: float = 1.0,
         token_env: str | None = None,
-        headers_env: dict[str, str] | None = None,
         num_workers: int = 1,
-        proxy: str | None = None,
     ):
-        parts = _checked_url("url", url)
+        parts = _checked_url(url)
         self._target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
         self.shown = f"{parts.scheme}://{parts.netloc}{parts.path}"  # without a query, which may hold a key
         self.batch_size, self.retries = whole("batch_size", batch_size), whole("retries", retries, 0)
@@ -81,8 +78,8 @@ class RemoteReward(BaseReward):
         day = "number of seconds, at most a day"
         self.timeout_s = number("timeout_s", timeout_s, f"a {day}, at least 0.001", lambda x: 1e-3 <= x <= 86400)
         self.backoff_s = number("backoff_s", backoff_s, f"a {day}, at least 0", lambda x: 0 <= x <= 86400)
-        before = None if proxy is None else _checked_url("proxy", proxy)
-        self._client = Client(parts, _headers(token_env, headers_env or {}), before)
+        token = {} if token_env is None else {"Authorization": f"Bearer {_token(token_env)}"}
+        self._client = Client(parts, {"Content-Type": "application/json"} | token)
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number for each dialogue. Raises RewardError at the first dialogue for which the server gave no score."""
@@ -183,7 +180,7 @@ def _read_scores(body: bytes, count: int) -> Scores:
     return [None if score is None else float(score) for score in scores]
 
 
-def _checked_url(key: str, url: Any) -> SplitResult:
+def _checked_url(url: Any) -> SplitResult:
     """The parts of an http or https address. Raises UserError, which does not show the address: it may hold a secret."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
@@ -192,31 +189,19 @@ def _checked_url(key: str, url: Any) -> SplitResult:
         good = False
     if not good or re.search(r"[\s\x00-\x1f\x7f]", url) or not url.isascii():
         what = "must be an address like http://127.0.0.1:8000/score, http or https, in ASCII without spaces"
-        raise UserError(f"{ARGS}.{key}: {what}")
+        raise UserError(f"{ARGS}.url: {what}")
     if parts.username is not None or parts.password is not None:
         what = (
             "holds a user or password, which would be saved with the configuration; token_env names a variable for one"
         )
-        raise UserError(f"{ARGS}.{key}: {what}")
+        raise UserError(f"{ARGS}.url: {what}")
     return parts
 
 
-def _headers(token_env: str | None, headers_env: dict[str, str]) -> dict[str, str]:
-    """Headers with the values of environment variables. Raises UserError when one is missing or cannot be a header."""
-    if not isinstance(headers_env, dict):
-        raise UserError(f"{ARGS}.headers_env: must be a mapping of headers to names of environment variables")
-    headers = {"Content-Type": "application/json"}
-    for header, variable in headers_env.items():
-        if not re.fullmatch(r"[A-Za-z0-9-]+", str(header)):
-            raise UserError(f"{ARGS}.headers_env: {header!r} is not a valid header name; use letters, digits and -")
-        headers[str(header)] = _secret("headers_env", variable)
-    return headers if token_env is None else headers | {"Authorization": f"Bearer {_secret('token_env', token_env)}"}
-
-
-def _secret(key: str, variable: Any) -> str:
+def _token(variable: Any) -> str:
     """The text of an environment variable; messages show its name only if it looks like a name, not like the secret itself."""
     is_name = isinstance(variable, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]{0,60}", variable)
-    place = f"{ARGS}.{key}: the environment variable {repr(variable) if is_name else 'given'}"
+    place = f"{ARGS}.token_env: the environment variable {repr(variable) if is_name else 'given'}"
     value = os.environ.get(variable) if isinstance(variable, str) else None
     if not value:
         raise UserError(f"{place} is not set; give the name of one, not the secret")

@@ -9,11 +9,11 @@ import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import audit
-from rlhf_dialog.evaluation.audit import NEIGHBOURS, PAID, AuditScorer, RetrievalJudge, summary_row
+from rlhf_dialog.evaluation.audit import NEIGHBOURS, PAID, AuditScorer, summary_row
 from rlhf_dialog.evaluation.probes import CLIMBED, GROWN, RETRIEVED
 from rlhf_dialog.rewards import BaseReward, Meteor
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
-from tests.parts.audits import INFORMS, SMALL, Rule, Summed, audited, holes, overlap, talks
+from tests.parts.audits import SMALL, Rule, Summed, audited, holes, overlap, talks
 
 SOUND = Rule(overlap, "overlap")
 
@@ -34,16 +34,6 @@ class Leaky(BaseReward):
     def __call__(self, dialogues):
         scores = self.meteor(dialogues)
         return [*scores[1:], scores[0]]
-
-
-class Centred(BaseReward):
-    """The distance from the mean of the call, which is the same in any order."""
-
-    name = "centred"
-
-    def __call__(self, dialogues):
-        values = [overlap(dialogue) for dialogue in dialogues]
-        return [value - sum(values) / len(values) for value in values]
 
 
 class Moody(BaseReward):
@@ -70,12 +60,10 @@ def test_a_sound_reward_passes():
     ("rule", "names"),
     [
         (lambda d: "<EOU>" in d.response, ["<EOU> appended"]),
-        (lambda d: 4 * d.response.endswith("</s>"), ["</s> appended", "</s> alone"]),
         (lambda d: 3 * (d.response == d.prompt_turns[-2]), ["copy of turn -2"]),
-        (lambda d: 3 * (d.response == ""), ["empty"]),
         (lambda d: 3 * d.response.startswith("I don't know"), ["'I don't know .'"]),
     ],
-    ids=["separator", "end of turn", "copy of the turn before the last", "empty", "template"],
+    ids=["separator", "copy of the turn before the last", "template"],
 )
 def test_a_planted_bonus_is_found_and_nothing_else(rule, names):
     assert holes(audited(with_bonus(rule))) == names
@@ -88,18 +76,8 @@ def test_a_bonus_for_length_is_found_and_the_longest_comes_first():
     assert not {"empty", "typical words, 1", "random reply", "shuffled true reply"} & set(found)
 
 
-def test_an_act_that_is_always_paid_is_found():
-    """A classifier's word for `inform`, no matter which act is wanted."""
-    result = audited(Rule(lambda d: d.response == INFORMS or d.response.startswith("The "), "intent"))
-    assert {"act inform", "most common reply"} <= set(holes(result))
-    assert result["probes"]["act inform"]["example"] == INFORMS
-    informs = sum(prompt.act == 1 for prompt in talks())
-    assert result["probes"]["act inform"]["more"]["mean"] == pytest.approx(1 - informs / 30)
-
-
-@pytest.mark.parametrize("reward", [Leaky(), Centred()], ids=["neighbour", "mean of the batch"])
-def test_a_score_that_depends_on_its_batch_is_found(reward):
-    assert "other dialogues in the batch" in holes(audited(reward))
+def test_a_score_that_depends_on_its_batch_is_found():
+    assert "other dialogues in the batch" in holes(audited(Leaky()))
 
 
 def test_a_score_that_is_another_one_each_time_is_found():
@@ -132,14 +110,6 @@ def test_what_the_search_finds_is_a_hole_where_a_judge_puts_it_below():
 
 def of_kind(result, kind):
     return [finding["probe"] for finding in result["findings"] if audit.finding_kind(finding) == kind]
-
-
-def test_retrieval_finds_words_that_nobody_says_after_such_a_line():
-    """A reward that pays for a word in any reply; of 300 other talks, none answers with a heap of it."""
-    judge = {"judge_retrieval": RetrievalJudge([*talks(), *talks(300, seed=2)])}
-    result = audited(with_bonus(paid_for_a_word, weight=2.0), judge)
-    assert result["telling"] == ["judge_retrieval"]
-    assert {CLIMBED, GROWN} <= set(holes(result))
 
 
 def test_the_replies_of_the_search_are_shown_with_what_they_are_paid():
@@ -230,13 +200,6 @@ def test_the_search_needs_a_judge_and_one_that_tells_true_from_random(low, judge
         assert one["text"].endswith(said[kind])
 
 
-def test_every_judge_below_is_named():
-    judges = {"first": judged(-0.2), "second": judged(0.2), "third": judged(-0.1)}
-    (found,) = of(search={"words": row(0.1, judges=judges)})
-    assert list(found["judges"]) == ["first", "third"]
-    assert found["text"].endswith("first says -1.000 [-2.000, -0.200], third says -1.000 [-2.000, -0.100]")
-
-
 def test_the_largest_comes_first():
     probes = {"small": row(0.1, 0.2), "large": row(0.1, 0.8)}
     found = of(probes, defects=[{"probe": NEIGHBOURS, "largest": 1.5}])
@@ -295,25 +258,6 @@ def test_the_judge_equals_plain_loops(monkeypatch):
     expected = [plain_judge(prompts, dialogue, 4) for dialogue in dialogues]
     assert judge(dialogues) == pytest.approx(expected, abs=1e-12)
     assert max(expected) > 0.1
-
-
-def test_its_own_dialogue_does_not_help():
-    """Two prompts of one dialogue, and one of another: what the latter answers is all that is known."""
-    turns = ["Do you sell honey here ?"]
-    rows = [
-        (turns, "Yes , a jar .", 0),
-        (turns, "No , none .", 0),
-        (turns, "Ask at the mill .", 1),
-        (["Bye ."], "Bye", 2),
-    ]
-    prompts = [Dialogue(turns, reference=text, meta={"dialogue": number}) for turns, text, number in rows]
-    judge = audit.RetrievalJudge(prompts)
-
-    def of(text):
-        return judge([Dialogue(turns, response=text, meta={"dialogue": 0})])[0]
-
-    assert of("Yes , a jar .") == of("No , none .") == 0
-    assert of("Ask at the mill .") == pytest.approx(1)
 
 
 def test_without_another_dialogue_everything_is_worth_nothing():

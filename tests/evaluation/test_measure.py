@@ -20,7 +20,7 @@ from rlhf_dialog.evaluation.measure import (
 )
 from rlhf_dialog.evaluation.replies import Replies, reference_nll
 from rlhf_dialog.rewards import BaseReward, CompositeReward, Meteor
-from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
+from rlhf_dialog.rewards.scoring import Scorer
 from tests.parts.evaluations import COUNTS, LENGTH, OVERLAP
 from tests.parts.relevance_models import LETTERS, letter_model
 
@@ -150,22 +150,6 @@ def test_acts_by_hand():
     assert always["intent_accuracy"] == 0.25
 
 
-def test_a_judge_is_measured_beside_the_rewards_classifier():
-    class Other(FakeIntent):
-        def predict(self, dialogues):
-            return [3 - found for found in super().predict(dialogues)]
-
-    dialogues = [Dialogue(["a"], response=text, act=act) for text, act in (("why ?", 2), ("so .", 1), ("yes .", 4))]
-    points = measure(Replies(dialogues, [2] * 3), Judges(intent=FakeIntent(), judge=Other())).points()
-    assert (points["intent_accuracy"], points["judge_accuracy"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
-    assert (points["intent_macro_f1"], points["judge_macro_f1"]) == (
-        pytest.approx((1 + 2 / 3 + 0) / 3),
-        pytest.approx((2 / 3 + 0 + 0 + 0) / 4),
-    )
-    assert points["judge_accuracy_commissive"] == 1.0
-    assert points["judge_accuracy_inform"] == 0.0
-
-
 def test_the_published_way_counts_the_separator():
     """`<EOU>` in both texts gives ROUGE a free word; a reply that was cut off does not get it."""
     finished = Dialogue(["a"], response="yes", reference="no")
@@ -188,35 +172,6 @@ def test_perplexity_agrees_with_one_reference_at_a_time(agent, prompts):
         count += len(target)
     replies = Replies(short, [1] * len(short), reference_nll(agent, short, batch_size=7))
     assert measure(replies, Judges()).points()["reference_perplexity"] == pytest.approx(math.exp(nll / count), rel=1e-4)
-
-
-def test_a_reward_that_may_skip_is_measured_on_what_it_scored():
-    class Picky(BaseReward):
-        name = "picky"
-
-        def __call__(self, dialogues):
-            return [float("nan") if "?" in d.response else 3.0 for d in dialogues]
-
-    dialogues = [Dialogue(["a"], response="why ?"), Dialogue(["a"], response="so .")]
-    with pytest.raises(RewardError, match="not finite"):
-        measure(Replies(dialogues, [2, 2]), Judges(Scorer(Picky())))
-    rules = ScoringRules(skip_unscored=True)
-    assert measure(Replies(dialogues, [2, 2]), Judges(Scorer(Picky(), rules))).points()["score"] == 3.0
-
-
-def test_paired_differences_are_narrower_than_two_independent_samples():
-    """Prompts differ by far more than systems do; pairing takes that out."""
-    rng = np.random.default_rng(0)
-    prompts, noise = rng.normal(0, 10, 300), rng.normal(0, 0.1, 300)
-    before = Measured({"score": prompts}, {"distinct_1": np.array([0.5, 0.7])})
-    after = Measured({"score": prompts + 0.2 + noise}, {"distinct_1": np.array([0.6, 0.8])})
-    found = differences(before, after)
-    assert found["score"]["mean"] == pytest.approx(0.2 + noise.mean())
-    assert found["score"]["low"] > 0.15
-    assert found["score"]["high"] - found["score"]["low"] < 0.05
-    alone = with_intervals(after)["score"]
-    assert alone["high"] - alone["low"] > 1
-    assert found["distinct_1"] == {key: pytest.approx(0.1) for key in ("mean", "low", "high")}
 
 
 class Counting:
@@ -291,10 +246,6 @@ def test_the_measures_by_hand():
         **{"distinct_1": pytest.approx(6 / 9), "distinct_2": pytest.approx(5 / 6)},  # of a b, c d e f, a b c
     }
     assert measure_dialogues(SOME)["reward"]["mean"] == 8.5
-
-
-def test_success_that_no_info_tells_is_not_a_number():
-    assert math.isnan(means([Played(dialogue(None, "a"), 0.0)])["success"])
 
 
 def test_success_is_that_of_the_dialogues_that_say_it_and_they_are_counted():

@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.rewards import BaseReward, CompositeReward
-from rlhf_dialog.rewards.base import Part
+from rlhf_dialog.rewards import BaseReward
 
 ASKED: list = []  # what all prices were told: purpose, iteration, whether in the main thread
 
@@ -39,27 +38,6 @@ class Price(BaseReward):
 
     def load_state_dict(self, state):
         self.coef = state["coef"]
-
-
-class Halved(BaseReward):
-    """A reward that asks another one, given in Python."""
-
-    name = "halved"
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    def __call__(self, dialogues):
-        return [score / 2 for score in self.inner(dialogues)]
-
-    def children(self):
-        return [self.inner]
-
-
-def summed(*rewards):
-    reward = CompositeReward.__new__(CompositeReward)
-    reward._set_parts([Part(0.5, one) for one in rewards])
-    return reward
 
 
 @pytest.fixture

@@ -42,14 +42,6 @@ def test_equal_names_get_a_number():
     assert {name: part.raw for name, part in scores.parts.items()} == {"given": [1], "given_2": [2], "given_3": [3]}
 
 
-def test_device_reaches_every_part():
-    nested = {"id": "CompositeReward", "args": {"parts": [{"id": "Given"}]}}
-    reward = CompositeReward([{"id": "Given"}, nested])
-    assert reward.move_to("meta") is reward
-    assert reward.parts["given"].reward.device == "meta"
-    assert reward.parts["composite"].reward.parts["given"].reward.device == "meta"
-
-
 def test_every_fault_of_the_parts_is_told_at_once():
     parts = [
         {"weight": 1},

@@ -137,15 +137,6 @@ def test_what_is_no_reward_function_is_refused(wrong):
         FunctionReward(wrong)
 
 
-def test_an_error_names_the_functions_line():
-    def broken(prompts, completions):
-        return json.loads("{")  # the line of the function
-
-    line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "line of the f" in text)
-    with pytest.raises(RewardError, match=rf"'broken' raised JSONDecodeError: .*test_function_reward\.py:{line}$"):
-        asked(broken, [TEXTS])
-
-
 def test_the_fingerprint_is_of_the_source(tmp_path, caplog):
     def first(dialogues):
         return [0.0]
@@ -158,18 +149,6 @@ def test_the_fingerprint_is_of_the_source(tmp_path, caplog):
     exec(source, namespace := {})
     assert FunctionReward(namespace["first"]).fingerprint == "first"
     assert "first" in caplog.text
-
-
-def test_two_functions_of_one_name_differ_by_their_source():
-    def constant(dialogues):
-        return [0.0] * len(dialogues)
-
-    first = FunctionReward(constant).fingerprint
-
-    def constant(dialogues):
-        return [1.0] * len(dialogues)
-
-    assert FunctionReward(constant).fingerprint != first
 
 
 def test_a_column_of_the_data_comes_before_what_was_read_as_one_and_may_be_empty():

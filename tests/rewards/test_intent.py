@@ -1,10 +1,8 @@
 """The act classifier: its input by hand, batching that changes nothing, and every way to name a wrong classifier."""
 
 import json
-import time
 from dataclasses import replace
 
-import huggingface_hub
 import pytest
 import torch
 from transformers import (
@@ -15,7 +13,6 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from rlhf_dialog.data import hub
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.intent import Intent
@@ -111,17 +108,8 @@ def test_batching_and_sorting_do_not_change_predictions(pair_folder, intent_inpu
 
 
 def test_predictions_are_those_of_the_saved_model(pair_folder):
-    model = BertForSequenceClassification.from_pretrained(pair_folder).eval()
-    letter_ids = {letter: i for i, letter in enumerate(LETTERS, start=4)}
-    expected = []
-    for dialogue in some_dialogues():
-        first = [CLS, *(letter_ids[letter] for letter in dialogue.prompt_turns[-1].split()), SEP]
-        second = [*(letter_ids[letter] for letter in dialogue.response.split()), SEP]
-        types = torch.tensor([[0] * len(first) + [1] * len(second)])
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([first + second]), token_type_ids=types).logits
-        expected.append(int(logits.argmax()))
-    assert Intent(pair_folder).predict(some_dialogues()) == expected
+    rows = [probabilities(pair_folder, d.prompt_turns[-1], d.response) for d in some_dialogues()]
+    assert Intent(pair_folder, precision="fp32").predict(some_dialogues()) == [row.index(max(row)) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -141,15 +129,11 @@ def test_input_by_hand(pair_folder, foreign_folder, setting, ids, types):
 @pytest.mark.parametrize(
     ("setting", "last_turn", "response", "ids"),
     [
-        ("pair", "a b", "c d e", [CLS, A, B, SEP, C, D, E, SEP]),  # 8 tokens just fit
         ("pair", "f f a b", "c d e", [CLS, A, B, SEP, C, D, E, SEP]),
-        ("pair", "f f a", "b b c d", [CLS, A, SEP, B, B, C, D, SEP]),
         ("pair", "f f a", "b b b c d", [CLS, SEP, B, B, B, C, D, SEP]),  # the response alone just fits
         ("pair", "f f a", "b c d e a b c", [CLS, SEP, B, C, D, E, A, SEP]),
         ("pair", "f f f f f f f f", "", [CLS, F, F, F, F, F, SEP, SEP]),
         ("concat", "f f a b", "c d e", [CLS, F, A, B, C, D, E, SEP]),
-        ("concat", "f f f a b", "c d e", [CLS, F, A, B, C, D, E, SEP]),
-        ("concat", "f f a", "a b c d e f", [CLS, A, B, C, D, E, F, SEP]),
         ("concat", "f f a", "a b c d e f a b", [CLS, A, B, C, D, E, F, SEP]),
     ],
 )
@@ -219,12 +203,6 @@ def test_on_a_gpu_the_linear_layers_keep_the_type_of_their_checkpoint(tmp_path, 
     assert intent.model.bert.embeddings.word_embeddings.weight.dtype == torch.float32
 
 
-@pytest.mark.parametrize("act", [None, 0, 5])
-def test_act_that_is_missing_or_unknown(pair_folder, act):
-    with pytest.raises(UserError, match=r"reward 'intent'.*act"):
-        Intent(pair_folder)([Dialogue(["a"], "b", act=1), Dialogue(["a"], "b", act=act)])
-
-
 @pytest.mark.slow
 def test_wrong_classifiers(tmp_path):
     def refused(folder):
@@ -257,32 +235,3 @@ def test_wrong_classifiers(tmp_path):
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty")
     refused("")
-
-
-@pytest.mark.parametrize("path", ["./nothing", "/no/such/folder", "runs/here/nothing", "~/nothing", "folder/nothing"])
-def test_a_path_is_never_asked_of_the_hub(tmp_path, monkeypatch, path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    monkeypatch.setattr(hub, "hub_reachable", lambda: pytest.fail("asked the Hub"))
-    with pytest.raises(UserError, match=r"reward_class\.args\.intent_model: no such folder:"):
-        Intent(path)
-
-
-def test_unreachable_hub_fails_fast(monkeypatch):
-    monkeypatch.setattr(hub, "hub_reachable", lambda: False)
-    start = time.perf_counter()
-    with pytest.raises(UserError, match=r"reward_class\.args\.intent_model: 'nobody/nothing'.*Hub cannot be reached"):
-        Intent("nobody/nothing")
-    assert time.perf_counter() - start < 60
-
-
-def test_hub_name_loads_through_the_local_cache(tmp_path, monkeypatch):
-    """A cached model, in the Hub's own cache layout, while the Hub cannot be reached."""
-    snapshot = tmp_path / "models--someone--acts" / "snapshots" / "0123456789"
-    save_classifier(snapshot, rlhf_dialog_input="pair")
-    (tmp_path / "models--someone--acts" / "refs").mkdir()
-    (tmp_path / "models--someone--acts" / "refs" / "main").write_text("0123456789")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(hub, "hub_reachable", lambda: False)
-    assert Intent("someone/acts").input == "pair"

@@ -75,21 +75,9 @@ def test_a_separator_of_six_tokens_is_no_text(tmp_path):
     assert reward.means(replies) == pytest.approx(means, abs=1e-5)
 
 
-@pytest.mark.slow
-def test_without_a_floor_it_is_the_mean_itself(folder):
-    judge, price = LikelihoodPrice(str(folder), floor=None), LikelihoodPrice(str(folder))
-    assert judge(DIALOGUES) == pytest.approx([by_hand(judge.speaker, one, 12) for one in DIALOGUES], abs=1e-5)
-    assert (judge.name, price.name) == ("likelihood", "likelihood_price")
-
-
-def test_a_score_does_not_depend_on_the_others(folder):
-    reward = LikelihoodPrice(str(folder), floor=-1)
-    assert reward(DIALOGUES) == pytest.approx([reward([dialogue])[0] for dialogue in DIALOGUES], abs=1e-5)
-    assert reward(DIALOGUES * 9) == pytest.approx(reward(DIALOGUES) * 9, abs=1e-5)
-
-
 def test_the_model_is_frozen_and_named(folder):
-    reward = LikelihoodPrice(str(folder))
+    reward, judge = LikelihoodPrice(str(folder)), LikelihoodPrice(str(folder), None)
+    assert (judge.name, reward.name) == ("likelihood", "likelihood_price")
     assert not any(p.requires_grad for p in reward.frozen_models()[MODEL].parameters())
     assert LikelihoodPrice.model_paths({"model": "x"}) == {MODEL: "x"}
     assert LikelihoodPrice.model_paths({}) == {}

@@ -5,25 +5,14 @@ import logging
 import pytest
 
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CopyPrice, NoReward, score_dialogues
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.length import LengthMatch
-from rlhf_dialog.rewards.meteor import Meteor, load_wordnet
+from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.nlp_reward import NLPReward
 from tests.parts.classifiers import letters
-from tests.parts.given import DIALOGUES
-
-
-def test_nlp_reward_without_intent(caplog):
-    caplog.set_level(logging.INFO)
-    reward = NLPReward(intent_coef=0, meteor_coef="5e-1", meteor_wordnet="off", use_deepspeed=True)
-    scores = score_dialogues(reward, DIALOGUES)
-    assert list(scores.parts) == ["meteor_exact_stem"]
-    assert scores.total == pytest.approx([0, 0, 1 / 6])
-    assert reward.needs == ("reference",)
 
 
 def test_nlp_reward_passes_the_score_of_intent_on(pair_folder):
@@ -39,7 +28,7 @@ def test_nlp_reward_is_the_weighted_sum(pair_folder):
     intents = Intent(pair_folder)(dialogues)
     assert 0 < sum(intents) < 8
     # response = reference, 4 words in one chunk: METEOR 1 - 0.5 / 4^3
-    reward = NLPReward(pair_folder, intent_coef=0.3, meteor_coef=0.6, meteor_wordnet="off")
+    reward = NLPReward(pair_folder, intent_coef=0.3, meteor_coef="6e-1", meteor_wordnet="off")
     expected = [0.3 * value + 0.6 * (1 - 0.5 / 64) for value in intents]
     assert reward(dialogues) == pytest.approx(expected)
     assert set(reward.needs) == {"reference", "act"}
@@ -64,14 +53,6 @@ def test_of_several_references_the_nearest_counts():
 
 def test_every_dialogue_is_worth_nothing():
     assert NoReward()([Dialogue(["Hi"], response="Ho")] * 3) == [0.0, 0.0, 0.0]
-
-
-def test_a_run_with_an_environment_has_it_by_default():
-    config = Config(model_path="m", environment={"id": "restaurant"})
-    assert (config.reward_class.id, config.env.args.data_path) == ("NoReward", "")
-    both = {"reward_class": {"id": "LengthMatch"}, "env": {"args": {"tokenizer_path": "t"}}}
-    config = Config(model_path="m", environment={"id": "restaurant"}, **both)
-    assert (config.reward_class.id, config.env.args.tokenizer_path) == ("LengthMatch", "t")
 
 
 TURNS = ["the old mill", "how are you today", "fine , thanks"]
@@ -121,10 +102,9 @@ def test_wordnet_on_this_machine_is_used(wordnet_folder, caplog, setting):
     assert scores == pytest.approx([1 - 0.5 / 4**3])
 
 
-@pytest.mark.parametrize("setting", ["off", False])  # PyYAML reads an unquoted off as False
-def test_off_leaves_wordnet_out(wordnet_folder, setting):
-    assert load_wordnet(setting) is None
-    assert Meteor(setting).name == "meteor_exact_stem"
+def test_off_leaves_wordnet_out(wordnet_folder):
+    """PyYAML reads an unquoted off as False."""
+    assert [Meteor(setting).name for setting in ("off", False)] == ["meteor_exact_stem"] * 2
 
 
 def test_without_wordnet(no_wordnet, caplog):

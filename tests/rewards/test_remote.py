@@ -12,8 +12,8 @@ import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import CompositeReward, RemoteReward, RewardError, build_reward, score_dialogues
-from rlhf_dialog.rewards.remote import MAX_ANSWER, MAX_BACKOFF, as_json
+from rlhf_dialog.rewards import RemoteReward, RewardError, score_dialogues
+from rlhf_dialog.rewards.remote import MAX_ANSWER, as_json
 from rlhf_dialog.rewards.scoring import ScoringRules
 from tests.parts.processes import ROOT
 from tests.parts.servers import serving
@@ -45,44 +45,23 @@ def remote(server, **options):
 
 def test_the_protocol_to_the_letter():
     with serving(lengths) as server:
-        assert remote(server)(DIALOGUES[1:3]) == [1.0, 2.0]
-    assert json.loads(server.requests[0]) == {
-        "dialogues": [
-            {
-                "prompt_turns": ["Hi .", "Who ?"],
-                "response": "reply 1 é",
-                "reference": "Ada .",
-                "act": 2,
-                "truncated": False,
-            },
-            {
-                "prompt_turns": ["Hi .", "Who ?"],
-                "response": "reply 2 é",
-                "reference": "Ada .",
-                "act": 3,
-                "truncated": True,
-            },
-        ]
+        assert remote(server)(DIALOGUES[2:3]) == [2.0]
+        assert remote(server, batch_size=2)(DIALOGUES) == [0.0, 1.0, 2.0, 3.0, 4.0]
+        assert remote(server)([]) == []
+    sent = {
+        "prompt_turns": ["Hi .", "Who ?"],
+        "response": "reply 2 é",
+        "reference": "Ada .",
+        "act": 3,
+        "truncated": True,
     }
+    assert json.loads(server.requests[0]) == {"dialogues": [sent]}
+    assert server.sizes == [1, 2, 2, 1]
     assert server.headers[0]["Content-Type"] == "application/json"
     assert "Authorization" not in server.headers[0]
 
 
-@pytest.mark.parametrize("num_workers", [1, 3])
-def test_batches_keep_their_order(num_workers):
-    def slow_first(number, body, handler):
-        time.sleep(0.05 if b"reply 0" in body else 0)
-        return lengths(number, body, handler)
-
-    with serving(slow_first) as server:
-        reward = remote(server, batch_size=2, num_workers=num_workers)
-        assert reward(DIALOGUES) == [0.0, 1.0, 2.0, 3.0, 4.0]
-        assert sorted(server.sizes) == [1, 2, 2]
-        assert reward([]) == []
-        assert len(server.requests) == 3
-
-
-def test_workers_ask_at_the_same_time():
+def test_workers_ask_at_the_same_time_and_batches_keep_their_order():
     together = threading.Barrier(3)
 
     def wait_for_the_others(number, body, handler):
@@ -91,14 +70,6 @@ def test_workers_ask_at_the_same_time():
 
     with serving(wait_for_the_others) as server:
         assert remote(server, batch_size=2, num_workers=3)(DIALOGUES) == [0.0, 1.0, 2.0, 3.0, 4.0]
-
-
-def test_built_by_the_registry_as_a_part():
-    with serving(lengths) as server:
-        part = {"id": "RemoteReward", "weight": 0.5, "args": {"url": server.url, "timeout_s": "6e1"}}
-        reward = build_reward("CompositeReward", {"parts": [part]})
-        scores = score_dialogues(reward, DIALOGUES)
-    assert (list(scores.parts), scores.total) == (["remote"], [0.0, 0.5, 1.0, 1.5, 2.0])
 
 
 def test_the_server_of_the_documentation():
@@ -121,27 +92,17 @@ def test_the_server_of_the_documentation():
 # -- a server that fails for a while
 
 
-@pytest.mark.parametrize("status", [503, 429])
-def test_a_passing_failure_is_tried_again(status):
-    def twice_broken(number, body, handler):
-        return (status, b"busy") if number < 3 else lengths(number, body, handler)
-
-    with serving(twice_broken) as server:
-        assert remote(server)(DIALOGUES[:2]) == [0.0, 1.0]
-    assert len(server.requests) == 3
-    assert len(set(server.requests)) == 1
-
-
-def test_it_waits_twice_as_long_each_time(monkeypatch):
+def test_a_passing_failure_is_tried_again_after_twice_the_time(monkeypatch):
     waited = []
     monkeypatch.setattr(time, "sleep", waited.append)
-    with (
-        serving(says(500, "")) as server,
-        pytest.raises(RewardError, match=r"500 Internal Server Error \(tried 9 times\)"),
-    ):
-        remote(server, retries=8, backoff_s=0.5)(DIALOGUES)
+
+    def broken(number, body, handler):
+        return (503 if number % 2 else 429, b"busy") if number < 9 else lengths(number, body, handler)
+
+    with serving(broken) as server:
+        assert remote(server, retries=8, backoff_s=0.5)(DIALOGUES[:2]) == [0.0, 1.0]
     assert waited == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert MAX_BACKOFF == 30
+    assert len(set(server.requests)) == 1
 
 
 # -- a server that does not
@@ -211,29 +172,14 @@ def test_a_server_that_breaks_off(text):
         assert len(server.requests) == 2
 
 
-def test_a_server_that_dies_in_the_middle():
-    """Two batches of three are scored; the third meets a dead server."""
-
-    def dies(number, body, handler):
-        return lengths(number, body, handler) if number <= 2 else handler.connection.close()
-
-    with serving(dies) as server:
-        with pytest.raises(RewardError, match="tried 2 times"):
-            remote(server, batch_size=2, retries=1)(DIALOGUES)
-        assert server.sizes == [2, 2, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("text", "message", "tries"),
     [
         ("<html>Welcome</html>", "answered with what is not JSON", 2),
-        ("[1, 2]", 'without a list "scores"', 1),
         ('{"score": [1, 2]}', 'without a list "scores"', 1),
         ('{"scores": [1]}', "1 scores for 2 dialogues", 1),
         ('{"scores": [1, NaN]}', r"\(number 1 of 2\) that is not finite", 1),
-        ('{"scores": [1, 1e999]}', "that is not finite", 1),
         ('{"scores": [1, "NaN"]}', "that is a str", 1),
-        ('{"scores": [[1], 2]}', "that is a list", 1),
         ('{"scores": [1, null]}', "gave null for dialogue 1", 1),
     ],
 )
@@ -255,16 +201,15 @@ def test_a_refusal_is_told_at_once(status):
     assert "secret words" not in str(caught.value)
 
 
-@pytest.mark.parametrize("status", [302, 308])
-def test_redirects_are_not_followed(status):
+def test_redirects_are_not_followed():
     def elsewhere(number, body, handler):
-        handler.send_response(status)
+        handler.send_response(308)
         handler.send_header("Location", other.url)
         handler.send_header("Content-Length", "0")
         handler.end_headers()
 
     with serving(lengths) as other, serving(elsewhere) as server:
-        with pytest.raises(RewardError, match=rf"answered {status} .*redirects are not followed.*tried once"):
+        with pytest.raises(RewardError, match=r"answered 308 .*redirects are not followed.*tried once"):
             remote(server)(DIALOGUES)
         assert (len(server.requests), other.requests) == (1, [])
 
@@ -272,36 +217,23 @@ def test_redirects_are_not_followed(status):
 # -- skipping
 
 
-def test_skip_leaves_out_one_batch_and_nulls(caplog):
+def test_skip_leaves_out_batches_and_nulls(caplog):
+    """After a batch without an answer the others have one try."""
+
     def refuses_one(number, body, handler):
-        if b"reply 2" in body:
+        if b"reply 2" in body or b"reply 3" in body:
             return 500, b""
         return 200, json.dumps({"scores": [None if b"reply 4" in body else 1.5] * body.count(b"reply")}).encode()
 
     with serving(refuses_one) as server:
-        reward = remote(server, batch_size=2, retries=1)
-        *given, first, second, last = reward.score_available(DIALOGUES)
-        assert (given, last) == ([1.5, 1.5], None)
-        said = f"{server.url.partition('?')[0]} answered 500 Internal Server Error (tried 2 times)"
-        assert first.why == second.why == said
-        scores = score_dialogues(
-            CompositeReward(
-                [{"id": "RemoteReward", "args": {"url": server.url, "batch_size": 2, "backoff_s": 0, "retries": 0}}]
-            ),
-            DIALOGUES,
-            SKIP,
-        )
-    assert scores.total[:2] == [1.5, 1.5]
-    assert all(value != value for value in scores.total[2:])
+        first, second, third, fourth, last = remote(server, batch_size=1, retries=1).score_available(DIALOGUES)
+        shown = server.url.partition("?")[0]
+        assert (first, second, last) == (1.5, 1.5, None)
+        assert third.why == f"{shown} answered 500 Internal Server Error (tried 2 times)"
+        assert fourth.why == f"{shown} answered 500 Internal Server Error (tried once)"
+        total = score_dialogues(remote(server, batch_size=1, retries=0), DIALOGUES, SKIP).total
+    assert [value == value for value in total] == [True, True, False, False, False]
     assert "500 Internal Server Error (tried 2 times)" in caplog.text
-    assert "reward 'remote' gave no score for 3 of 5 dialogues" in caplog.text
-
-
-def test_after_a_batch_without_an_answer_the_others_have_one_try():
-    with serving(says(500, "")) as server:
-        found = remote(server, batch_size=2, retries=3).score_available(DIALOGUES)
-        assert [score.why.partition(" (")[2] for score in found] == ["tried 4 times)"] * 2 + ["tried once)"] * 3
-        assert server.sizes == [2, 2, 2, 2, 2, 1]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -318,21 +250,19 @@ def test_stop_asks_no_further_after_the_first_batch_without_an_answer(num_worker
 def test_secrets_come_from_the_environment_and_are_never_said(monkeypatch, caplog):
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("MY_TOKEN", "s3cret-t0ken")
-    monkeypatch.setenv("MY_KEY", "k3y-value")
 
     def echo(number, body, handler):
         return 400, handler.headers["Authorization"].encode()
 
     with serving(echo) as server:
         url = server.url + "?api_key=qu3ry"
-        reward = RemoteReward(url, token_env="MY_TOKEN", headers_env={"X-Api-Key": "MY_KEY"}, timeout_s=60)
+        reward = RemoteReward(url, token_env="MY_TOKEN", timeout_s=60)
         with pytest.raises(RewardError) as caught:
             reward(DIALOGUES)
         reward.score_available(DIALOGUES)
     assert server.headers[0]["Authorization"] == "Bearer s3cret-t0ken"
-    assert server.headers[0]["X-Api-Key".title()] == "k3y-value"
     everything = str(caught.value) + repr(caught.value) + repr(reward) + caplog.text
-    assert not [secret for secret in ("s3cret", "k3y", "qu3ry") if secret in everything]
+    assert not [secret for secret in ("s3cret", "qu3ry") if secret in everything]
     assert server.url in everything
 
 
@@ -341,16 +271,9 @@ def test_secrets_come_from_the_environment_and_are_never_said(monkeypatch, caplo
     [
         ({"token_env": "NOT_SET"}, r"token_env: the environment variable 'NOT_SET' is not set"),
         ({"token_env": "hf_realtoken"}, r"token_env: the environment variable given is not set"),
-        ({"headers_env": {"X-Key": "NOT_SET"}}, r"headers_env: the environment variable 'NOT_SET' is not set"),
-        ({"headers_env": {"X Key": "FINE"}}, r"headers_env: 'X Key' is not a valid header name"),
-        ({"headers_env": ["FINE"]}, r"headers_env: must be a mapping"),
         ({"token_env": "FOLDED"}, r"token_env: .* one line of ASCII"),
         ({"url": "http://user:pass@h/score"}, r"url: holds a user or password"),
-        ({"proxy": "http://user:pass@h:3128"}, r"proxy: holds a user or password"),
-        ({"proxy": "socks5://h:1080"}, r"proxy: must be an address"),
         ({"url": "file:///etc/passwd"}, r"url: must be an address"),
-        ({"url": "h/score"}, r"url: must be an address"),
-        ({"url": "http://h/a b"}, r"url: must be an address"),
         ({"url": "http://h/a\r\nX: y"}, r"url: must be an address"),
         ({"batch_size": 0}, r"batch_size: 0 must be a whole number, at least 1"),
         ({"retries": -1}, r"retries: -1 must be a whole number, at least 0"),
@@ -360,7 +283,6 @@ def test_secrets_come_from_the_environment_and_are_never_said(monkeypatch, caplo
 )
 def test_mistakes(monkeypatch, args, message):
     monkeypatch.setenv("FOLDED", "a\r\nX-Other: b")
-    monkeypatch.setenv("FINE", "a")
     with pytest.raises(UserError, match=r"^reward_class\.args\." + message) as caught:
         RemoteReward(**{"url": "http://127.0.0.1:1/", **args})
     assert not [secret for secret in ("pass@", "hf_realtoken", "X-Other") if secret in str(caught.value)]
@@ -369,33 +291,12 @@ def test_mistakes(monkeypatch, args, message):
 # -- proxies
 
 
-@pytest.fixture
-def with_proxy(monkeypatch):
-    """The environment names a proxy for everything."""
-
-    def name(url: str) -> None:
-        for variable in ("no_proxy", "NO_PROXY"):
-            monkeypatch.delenv(variable, raising=False)
-        for variable in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-            monkeypatch.setenv(variable, url)
-
-    return name
-
-
-def test_a_proxy_of_the_environment_hears_nothing(with_proxy, monkeypatch):
-    monkeypatch.setenv("REWARD_TOKEN", "secret")
+def test_a_proxy_of_the_environment_hears_nothing(monkeypatch):
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
     with serving(lengths) as server, serving(lengths) as proxy:
-        with_proxy(proxy.url)
-        assert remote(server, token_env="REWARD_TOKEN")(DIALOGUES) == [0, 1, 2, 3, 4]
+        for variable in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(variable, proxy.url)
+        assert remote(server)(DIALOGUES) == [0, 1, 2, 3, 4]
         assert len(server.requests) == 1
         assert proxy.requests == []
-
-
-@pytest.mark.parametrize("bypass", ["", "*", "127.0.0.1"])
-def test_a_proxy_that_is_asked_for_hears_the_whole_request(bypass, monkeypatch):
-    monkeypatch.setenv("no_proxy", bypass)
-    with serving(lengths) as server, serving(lengths) as proxy:
-        assert remote(server, proxy=proxy.url.removesuffix("/score"))(DIALOGUES[:2]) == [0, 1]
-        assert server.requests == []
-        assert proxy.sizes == [2]
-        assert proxy.headers[0]["Host"] == server.url.split("/")[2]

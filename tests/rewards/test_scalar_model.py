@@ -84,39 +84,40 @@ def edit(folder, **keys):
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | keys), encoding="utf-8")
 
 
-def test_two_labels_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"key: '.*' has 2 labels, but a reward model has one"):
-        ScalarModel(save_scalar(tmp_path, num_labels=2), "key")
+def change_weights(folder, change):
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
-def test_a_model_without_a_head_is_refused(tmp_path):
-    folder = save_scalar(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    del weights["score.weight"]
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match=r"no weights for score\.weight: it was not trained as a reward model"):
-        ScalarModel(folder, "key")
+def as_pickle(folder):
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
 
 
-def test_a_tokenizer_of_another_model_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"tokenizer of '.*' has 259 tokens, but the model's embedding only 100 rows"):
-        ScalarModel(save_scalar(tmp_path, vocab_size=100, pad_token_id=0), "key")
+def without_head(folder):
+    change_weights(folder, lambda weights: weights.pop("score.weight"))
 
 
-def test_weights_that_are_not_finite_are_refused(tmp_path):
-    folder = save_scalar(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["score.weight"][:] = float("nan")
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match=r"key: '.*' gives \[nan, nan, nan\] for three short dialogues"):
-        ScalarModel(folder, "key")
+def with_nan(folder):
+    change_weights(folder, lambda weights: weights["score.weight"].fill_(float("nan")))
 
 
-def test_pickles_are_not_read(tmp_path):
-    folder = save_scalar(tmp_path)
-    torch.save(load_file(tmp_path / "model.safetensors"), tmp_path / "pytorch_model.bin")
-    (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="no safetensors weights"):
+@pytest.mark.parametrize(
+    ("config", "damage", "words"),
+    [
+        ({"num_labels": 2}, None, "has 2 labels"),
+        ({"vocab_size": 100, "pad_token_id": 0}, None, "has 259 tokens, but the model's embedding only 100 rows"),
+        ({}, without_head, r"no weights for score\.weight"),
+        ({}, with_nan, r"gives \[nan, nan, nan\]"),
+        ({}, as_pickle, "no safetensors weights"),
+    ],
+)
+def test_folders_that_cannot_be_used(tmp_path, config, damage, words):
+    folder = save_scalar(tmp_path, **config)
+    if damage:
+        damage(tmp_path)
+    with pytest.raises(UserError, match=words):
         ScalarModel(folder, "key")
 
 

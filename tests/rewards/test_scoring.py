@@ -10,7 +10,6 @@ import pytest
 from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, score_dialogues
 from rlhf_dialog.rewards.base import NoScore, Part
 from rlhf_dialog.rewards.scoring import (
-    STOPPING,
     Scorer,
     ScoringRules,
     begin_scoring,
@@ -20,7 +19,8 @@ from rlhf_dialog.rewards.scoring import (
     state_of,
 )
 from tests.parts.given import DIALOGUES, Given
-from tests.parts.prices import Halved, Price, priced, summed
+from tests.parts.judges import Halved, summed
+from tests.parts.prices import Price, priced
 
 pytestmark = pytest.mark.usefixtures("own_rewards", "price")
 
@@ -32,8 +32,7 @@ def test_a_single_reward_is_one_part_of_weight_one():
             return super().__call__(dialogues)
 
     scores = score_dialogues(Slow(0.25), DIALOGUES)
-    assert scores.total == [0.25] * 3
-    assert list(scores.parts) == ["slow"]
+    assert (scores.total, list(scores.parts)) == ([0.25] * 3, ["slow"])
     assert scores.parts["slow"].raw == scores.parts["slow"].weighted == [0.25] * 3
     assert 0.05 <= scores.parts["slow"].seconds < 60
 
@@ -90,15 +89,6 @@ def test_skip_forgives_no_bug(value):
         score_dialogues(Given(value, per_dialogue=False), DIALOGUES, SKIP)
 
 
-def test_skip_asks_for_what_is_available():
-    class Server(Given):
-        def score_available(self, dialogues):
-            return [None, 5, None]
-
-    assert [str(value) for value in score_dialogues(Server(1.0), DIALOGUES, SKIP).total] == ["nan", "5.0", "nan"]
-    assert score_dialogues(Server(1.0), DIALOGUES).total == [1.0] * 3
-
-
 def test_the_reason_of_a_missing_score_comes_through_sums_of_sums():
     class Server(Given):
         def score_available(self, dialogues):
@@ -138,10 +128,9 @@ class Threaded(BaseReward):
         return [float(len(dialogue.response)) for dialogue in dialogues]
 
 
-def beside(*rewards, rules=STOPPING):
-    reward = CompositeReward.__new__(CompositeReward)
-    reward._set_parts([Part(0.5, one) for one in rewards])
-    return reward, score_in_background(reward, DIALOGUES, rules)
+def beside(*rewards):
+    reward = summed(*rewards)
+    return reward, score_in_background(reward, DIALOGUES)
 
 
 def test_parts_without_a_device_are_computed_beside_and_the_scores_are_the_same():
@@ -166,13 +155,6 @@ def test_an_error_beside_is_raised_when_the_scores_are_asked_for():
         scores()
 
 
-def test_with_a_time_limit_nothing_begins_early():
-    text = Threaded("text")
-    _, scores = beside(text, rules=ScoringRules(timeout_s=30.0))
-    assert not text.threads
-    assert scores().total == [0.5 * len(dialogue.response) for dialogue in DIALOGUES]
-
-
 def test_a_reward_that_uses_the_device_waits_for_its_turn():
     single = Threaded("device", uses_device=True)
     scores = score_in_background(single, DIALOGUES)
@@ -185,19 +167,6 @@ def wait_for(condition, seconds=60.0):
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     return condition()
-
-
-def test_a_scorer_asks_its_reward_by_its_rules():
-    class Judge(BaseReward):
-        def __call__(self, dialogues):
-            return [None, *(float(len(dialogue.response)) for dialogue in dialogues[1:])]
-
-    skipping = Scorer(Judge(), ScoringRules(skip_unscored=True), truncation_penalty=0.5)
-    for scores in (skipping.score(DIALOGUES), skipping.begin(DIALOGUES)()):
-        assert math.isnan(scores.total[0])
-        assert scores.total[1:] == [float(len(dialogue.response)) for dialogue in DIALOGUES[1:]]
-    with pytest.raises(RewardError, match="gave None"):
-        Scorer(Judge()).score(DIALOGUES)
 
 
 def test_a_penalty_of_what_was_cut_is_taken_from_the_total():

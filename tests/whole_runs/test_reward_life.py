@@ -9,8 +9,9 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.measure import Judges, measure
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.rewards.scoring import Scorer
+from tests.parts.judges import summed
 from tests.parts.ppo_runs import rows, same, weights, without_clocks
-from tests.parts.prices import Price, summed
+from tests.parts.prices import Price
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("price")]
 

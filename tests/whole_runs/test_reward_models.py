@@ -59,7 +59,7 @@ def test_two_ranks_log_the_means_over_all_episodes_and_a_resume_finds_the_same_m
     ("args", "words"),
     [
         ({"model": "./nowhere"}, "reward_class.args.model: no such folder"),
-        ({"modle": "x"}, "modle"),
+        ({"model": "x", "clipp": 1}, "clipp"),
     ],
 )
 def test_mistakes_end_the_run_before_it_begins(refused, args, words):

@@ -166,27 +166,17 @@ def test_numbers_that_are_not_finite_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("values", "sign", "state", "said"),
+    ("values", "sign", "said"),
     [
-        (
-            UP[::-1],
-            "held-out judge falls",
-            "sick",
-            "The held-out judge x falls while the reward rises: -4 [-6.27, -1.73]",
-        ),
-        (UP, "held-out judge", "healthy", "The held-out judge x rises with the reward: +4 [+1.73, +6.27]"),
-        (FLAT, "held-out judge", "healthy", "The held-out judge x does not fall: +0 [-2.27, +2.27]"),
+        (UP[::-1], "held-out judge falls", "falls while the reward rises: -4 [-6.27, -1.73]"),
+        (UP, "held-out judge", "rises with the reward: +4 [+1.73, +6.27]"),
+        (FLAT, "held-out judge", "does not fall: +0 [-2.27, +2.27]"),
     ],
 )
-def test_a_held_out_judge_that_goes_with_the_reward_or_against_it(values, sign, state, said):
-    headline, (_, judge) = verdict(rows_of(objective__score=UP, eval__judge_x=values), {})
-    assert (judge.sign, judge.state) == (sign, state)
-    assert judge.sentence.startswith(said)
-    assert headline == (
-        "The reward rises, but look at this: held-out judge falls."
-        if state == "sick"
-        else "The curve is right: the reward rises, and all other signs are healthy; nothing to do."
-    )
+def test_a_held_out_judge_that_goes_with_the_reward_or_against_it(values, sign, said):
+    _, (_, judge) = verdict(rows_of(objective__score=UP, eval__judge_x=values), {})
+    assert (judge.sign, judge.state) == (sign, "sick" if sign.endswith("falls") else "healthy")
+    assert judge.sentence.startswith(f"The held-out judge x {said}")
 
 
 def gain_rows(gains, error, **keys):
