@@ -58,9 +58,9 @@ class RewardModel(BaseReward):
         for key, value in {"input_form": input_form, "turn_separator": turn_separator}.items():
             if not isinstance(value, str | None):
                 raise UserError(f"{ARGS}.{key}: {value!r:.100} must be text, in quotes, or null")
-        for key, value in {"batch_size": batch_size, "max_length": max_length}.items():
-            if value is not None:
-                whole(key, value)
+        for key, size in {"batch_size": batch_size, "max_length": max_length}.items():
+            if size is not None:
+                whole(key, size)
         self.clip = None if clip is None else number("clip", clip, "a number above 0, or null", lambda x: x > 0)
         self.length_price = number("length_price", length_price)
         self.uncertainty_coef = number("uncertainty_coef", uncertainty_coef)

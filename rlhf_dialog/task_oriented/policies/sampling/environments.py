@@ -239,7 +239,7 @@ def read_sizes(environment: Any) -> tuple[int, int]:
     """The number of features and of actions. Raises UserError for other spaces than vectors and numbers of actions."""
     seen, chosen = (getattr(environment, f"{what}_space", None) for what in ("observation", "action"))
     shape, number = getattr(seen, "shape", None), getattr(chosen, "n", None)
-    if not isinstance(shape, tuple) or len(shape) != 1 or number is None or getattr(chosen, "start", 0):
+    if not isinstance(shape, tuple) or len(shape) != 1 or number is None or getattr(chosen, "start", 0) != 0:
         raise UserError(
             f"{_name(environment)}: a policy that chooses acts needs an observation_space that is a Box of one dimension, and a "
             f"Discrete action_space that begins with 0; found {seen} and {chosen}"
