@@ -67,6 +67,7 @@ class EvaluateOptions(agent_options.AgentOptions):
     temperature: float | None = option("default: the agent's own sampling")
     top_k: int | None = option("default: the agent's own sampling")
     top_p: float | None = option("default: the agent's own sampling")
+    min_new_tokens: int = option("number of tokens before a reply may end (default: 0)", 0)
     greedy: bool = option("the most likely token instead of sampling")
 
 
@@ -76,6 +77,8 @@ def check(options: EvaluateOptions) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name}: found {value}, wanted at least 1")
+    if options.min_new_tokens < 0:
+        raise UserError(f"--min_new_tokens: found {options.min_new_tokens}, wanted at least 0")
     check_seed(options.seed)
     check_device(options.device)
     agent_options.check_beside(options)
@@ -148,7 +151,7 @@ def choose_sampling(options: EvaluateOptions, own: "Sampling") -> "Sampling":
         raise UserError(
             f"{filters}: temperature must be at least 0.0001, top_k at least 0, top_p above 0 and at most 1"
         )
-    return Sampling(own.max_new_tokens, **filters, greedy=options.greedy)
+    return Sampling(own.max_new_tokens, **filters, min_new_tokens=options.min_new_tokens, greedy=options.greedy)
 
 
 def write_results(options: EvaluateOptions, result: dict[str, Any], comparison: "Comparison") -> None:

@@ -109,8 +109,8 @@ def test_the_report_has_every_row_and_the_notes(script, runs, tmp_path):
 
 def test_an_option_replaces_the_agents_own_sampling():
     own = Sampling(20, temperature=0.7, top_k=5, top_p=0.9)
-    options = EvaluateOptions(agent="a", output="o", top_k=0, greedy=True)
-    assert choose_sampling(options, own) == Sampling(20, 0.7, 0, 0.9, greedy=True)
+    options = EvaluateOptions(agent="a", output="o", top_k=0, min_new_tokens=2, greedy=True)
+    assert choose_sampling(options, own) == Sampling(20, 0.7, 0, 0.9, 2, True)
 
 
 def test_a_baseline_without_settings_is_prompted_as_the_agent_is(script, data, tmp_path):

@@ -48,7 +48,7 @@ KEYS = [  # lines of a YAML, in place of those of the same keys: words of the on
     ("reference: false\nkl_coef: 0\nref_model: m", "reference", "ref_model: m"),
     ("reference: false\nkl_coef: 0\nkl_in: loss", "reference", "kl_in: loss"),
     ("guard: {action: stop}", "guard", "eval_interval"),
-    ("guard: {action: raise_kl}\neval_interval: 5\nkl_coef: 0", "kl_coef", "raise_kl"),
+    ("guard: {action: raise_kl}\neval_interval: 5", "guard.action", "raise_kl"),
     ("use_share_model: true\ncritic_path: m", "critic_path", "use_share_model"),
     ("advantage_estimator: rloo\ncritic_warmup: 3", "critic_warmup", "use_share_model"),
     ("use_lora: true\ncritic_warmup: 3", "critic_warmup", "use_lora"),
