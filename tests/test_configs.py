@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-import rlhf_dialog.environments.built_in
 
+import rlhf_dialog.environments
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
 from rlhf_dialog.commands.dispatcher import COMMANDS

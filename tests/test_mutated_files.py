@@ -34,7 +34,7 @@ from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.runs.checkpoint import save_policy_agent
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import open_world
-from rlhf_dialog.task_oriented.world.action_list_world import read_actions, read_answers
+from rlhf_dialog.task_oriented.world.action_list_world import read_actions
 from tests.parts import agents, evaluations
 from tests.parts.damage import wreck
 from tests.parts.data_files import jsonl_bytes, original_files, rows_of
@@ -176,12 +176,11 @@ def bot(folder: Path) -> None:
     Bot.create(folder / "bot", str(folder / "model"))
 
 
-def answer_test(folder: Path) -> None:
+def action_list(folder: Path) -> None:
     listed: list[dict[str, Any]] = [{"name": "hello", "sentence": "Hello .", "first": True}]
     listed += [{"name": "bye", "sentence": "Goodbye .", "words": ["bye"], "ends": True, "not_after": ["hello"]}]
     listed.append({"name": "again", "sentence": "Pardon ?"})
     (folder / "actions.json").write_text(json.dumps(listed))
-    (folder / "answers.json").write_text(json.dumps({"hello": ["hi", "hey"], "bye": ["bye now"]}))
 
 
 SAVED = ("run/checkpoints/iter_*2/*",)
@@ -209,11 +208,7 @@ KINDS = {
     "domain": Kind(domain_file, lambda folder: load_domain(folder / "tea.json"), ("tea.json",)),
     "PyDial": Kind(pydial, lambda folder: load_domain(folder), ("tea-*",)),
     "evaluation": Kind(evaluation, card, ("config.yaml", "evaluation.json")),
-    "action list": Kind(
-        answer_test,
-        lambda folder: read_answers(folder / "answers.json", read_actions(folder / "actions.json")),
-        ("*.json",),
-    ),
+    "action list": Kind(action_list, lambda folder: read_actions(folder / "actions.json").actions, ("*.json",)),
 }
 
 

@@ -7,7 +7,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
-from rlhf_dialog.training import clock
+from rlhf_dialog.training import rollout as clock
 from rlhf_dialog.training.iteration_metrics import dialogue_metrics, vec_info_metrics
 from tests.parts.pretended_gpu import pretended_gpu
 from tests.parts.ranks import in_ranks
