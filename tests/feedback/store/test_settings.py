@@ -45,10 +45,8 @@ def test_a_night_is_not_compared_by_the_limits_of_the_page():
 
 def test_keys_of_earlier_versions_have_no_effect_and_say_so(tmp_path, caplog):
     caplog.set_level("INFO")
-    path = write(
-        tmp_path,
-        "contradiction_confidence: 0.99\npage_wrong_passwords: 10\nppo_kl_coef: 0.1\nmax_kl: 1\nmax_perplexity_rise: 0.2\nbeta: 0.2\n",
-    )
+    of_before = "contradiction_confidence: 0.99\npage_wrong_passwords: 10\nppo_kl_coef: 0.1\n"
+    path = write(tmp_path, f"{of_before}max_kl: 1\nmax_perplexity_rise: 0.2\nbeta: 0.2\n")
     assert read_settings(path) == BotSettings(beta=0.2)
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
         "contradiction_confidence: has no effect here",
