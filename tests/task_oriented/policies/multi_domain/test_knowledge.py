@@ -217,6 +217,8 @@ def test_what_is_asked_of_the_wiki():
     asked = {key: value for key, (value,) in parse_qs(urlsplit(server.paths[0]).query).items()}
     assert asked["titles"] == "A B C d&titles=E"
     assert (asked["action"], asked["format"], asked["formatversion"]) == ("query", "json", "2")
+    assert (asked["prop"], asked["explaintext"], asked["redirects"]) == ("extracts|pageprops|links", "1", "1")
+    assert (asked["plnamespace"], asked["pllimit"]) == ("0", "50")
 
 
 def test_a_disambiguation_page_gives_its_links_those_with_the_title_first():
