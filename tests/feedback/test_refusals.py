@@ -81,6 +81,7 @@ TABLE = [
     (keys(min_heldout="many"), ["min_heldout", "'many'"]),
     (keys(min_words=9, max_words=3), ["min_words", "9", "max_words", "3"]),
     (keys(beta=-1, epoch=2), ["2 problems", "beta", "'epochs'"]),
+    (keys(page_messages_a_minute=0), ["page_messages_a_minute", "0"]),
     (keys(page_message_chars=50000), ["page_request_bytes", "262144", "400000"]),
     (({"bot/config.yaml": "- a"}, "status --run bot"), ["config.yaml", "mapping"]),
     (({}, "rollback --run bot 0001"), ["0001", "already"]),

@@ -57,7 +57,7 @@ class Rates:
                 self._people.popitem(last=False)
 
     def _buckets(self, kind: str, times: int = 1) -> list[Bucket]:
-        a_minute, a_day = (getattr(self.limits, f"page_{kind}_a_{time}") for time in ("minute", "day"))
+        a_minute, a_day = (getattr(self.limits, f"page_{kind}_a_{period}") for period in ("minute", "day"))
         return [Bucket(a_minute * times, MINUTE, self._clock), Bucket(a_day * times, DAY, self._clock)]
 
 

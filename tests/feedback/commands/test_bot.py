@@ -168,6 +168,8 @@ def test_an_agent_stores_nothing_and_asks_for_no_id(agent_folder, tmp_path, monk
         talk = one.begin()
         *_, answer = talk.say("Hello")
         assert talk.last.text == answer
+        with pytest.raises(UserError, match="feedback init"):
+            talk.thumb(True)
         talk.end()
     assert os.listdir(tmp_path) == []
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement, is_unfinished, worsening
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, NightReport
-from rlhf_dialog.feedback.learning.step_back import step_back
+from rlhf_dialog.feedback.learning.step_back import step_back, without_room
 from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.models.responder import Reply
@@ -153,6 +154,36 @@ def test_what_the_liked_replies_have_too_is_no_worsening():
 )
 def test_a_sentence_ends_with_a_mark(text, unfinished):
     assert is_unfinished(text) is unfinished
+
+
+@pytest.mark.parametrize(
+    ("value", "at_most", "passed", "has_room"),
+    [
+        *((1.01, True, False, False), (1.0, True, True, False), (0.96, True, True, False), (0.94, True, True, True)),
+        *(
+            (0.99, False, False, False),
+            (1.0, False, True, False),
+            (1.04, False, True, False),
+            (1.06, False, True, True),
+        ),
+        (math.nan, True, False, True),
+    ],
+)
+def test_a_limit_and_the_room_before_it(value, at_most, passed, has_room):
+    guard = GuardLimit("x", value, 1.0, at_most)
+    assert guard.passed is passed
+    assert guard.as_json()["value"] == (None if math.isnan(value) else value)
+    assert without_room([guard]) == ([] if has_room else [guard])
+
+
+def test_the_largest_share_of_a_thirty_second_that_has_room_is_kept():
+    """A weight goes from 0 to 4, and may be 0.95: 7 of 32 are 0.875, 8 would be 1."""
+    learner = SimpleNamespace(parameters=[torch.tensor([4.0])])
+    guards = SimpleNamespace(measure=lambda: [GuardLimit("x", learner.parameters[0].item(), 1.0, True)])
+    assert step_back(learner, lambda: SimpleNamespace(parameters=[torch.tensor([0.0])]), guards) == 7 / 32
+    assert learner.parameters[0].item() == 0.875
+    assert step_back(learner, pytest.fail, guards) == 1  # all has room: no checkpoint is read
+    assert learner.parameters[0].item() == 0.875
 
 
 RATED = Examples([RatedAnswer((f"Hello {n} .",), "Why ?", True, "thumb", "p", "d", n) for n in range(1, 9)], [])

@@ -156,6 +156,7 @@ def test_a_refused_candidate_stays_in_the_lineage_and_its_events_are_new_again(d
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
+        ({"low": -0.011}, "-1.1 is not above -1.0"),  # a third of the standard error, which is 3 points
         ({"difference": -0.01}, "agrees no more with the held-out feedback than the champion"),
         (
             {"changed": ChangedAnswers(50, CHANGED.changes[:4])},

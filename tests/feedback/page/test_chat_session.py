@@ -290,6 +290,8 @@ def test_why(talk):
         "Version 0001 answered, drawing its words at temperature 1. "
         f"Its {len(logprobs)} tokens had a probability of {mean:.1%} on average, the rarest {rarest:.1%}."
     )
+    talk.turns[-1] = replace(talk.last, logprobs=None)  # as of an import
+    assert "not known" in talk.why(talk.turns[-1].id)
 
 
 # people

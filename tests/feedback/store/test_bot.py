@@ -118,6 +118,28 @@ def test_a_bot_is_made_whole_or_not_at_all(tmp_path, agent):
     assert names(tmp_path) == {"model"}
 
 
+def test_links_out_of_an_agent_and_of_a_bot_are_refused_but_those_to_the_blobs_of_the_hub(tmp_path, bot, agent):
+    (tmp_path / "secret").write_text("not to be copied")
+    (agent / "notes.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match=r"notes\.txt: is a link out of"):
+        Bot.create(tmp_path / "other", str(agent))
+    assert not (tmp_path / "other").exists()
+    for name in ("feedback.sqlite", "versions", "versions/0001"):
+        path = (bot.folder / name).rename(tmp_path / "elsewhere")
+        (bot.folder / name).symlink_to(path)
+        with pytest.raises(UserError, match=name):
+            Bot(bot.folder)
+        (bot.folder / name).unlink()
+        path.rename(bot.folder / name)
+    (agent / "notes.txt").unlink()
+    model = tmp_path / "models--a--b"
+    (model / "snapshots/c").mkdir(parents=True)
+    for path in agent.rename(model / "blobs").iterdir():
+        (model / "snapshots/c" / path.name).symlink_to(path)
+    made = Bot.create(tmp_path / "hub", str(model / "snapshots/c")).agent_folder("0001")
+    assert not any(path.is_symlink() for path in made.iterdir())
+
+
 def test_the_champion_changes_by_one_rename(bot, monkeypatch):
     night(bot)
     before = contents(bot.folder)

@@ -5,7 +5,7 @@ import re
 import yaml
 
 from rlhf_dialog.feedback.store.examples import describe_progress
-from rlhf_dialog.feedback.store.settings import BotSettings, default_settings, read_settings
+from rlhf_dialog.feedback.store.settings import BotSettings, PageKeys, default_settings, read_settings
 
 
 def write(folder, text):
@@ -23,6 +23,21 @@ def test_the_file_of_a_new_bot_holds_every_key_with_its_default(tmp_path):
     assert all(lines[i - 1].startswith("# ") for i in keys)
 
 
+def test_the_defaults_are_those_of_the_documentation():
+    limits = {name: getattr(BotSettings(), name) for name in PageKeys.model_fields}
+    people = {"messages": (20, 1000), "ratings": (60, 3000), "looks": (60, 5000)}
+    wanted = {
+        f"page_{kind}_a_{one}": x
+        for kind, pair in people.items()
+        for one, x in zip(("minute", "day"), pair, strict=True)
+    }
+    wanted |= {"page_message_chars": 4000, "page_request_bytes": 256 * 1024, "page_times_in_all": 15}
+    assert limits == wanted | {"page_open_dialogues": 200, "page_person_open_dialogues": 5}
+    gate = {"person_cap": 0.2, "min_heldout": 30, "max_relative_kl": 2.0, "min_distinct_2": 0.7, "max_worsening": 2.0}
+    night = {"beta": 1.0, "liked_weight": 4.0, "replay_share": 0.5, "epochs": 4.0, "batch_size": 16, "agreement": 0.6}
+    assert {name: getattr(BotSettings(), name) for name in gate | night} == gate | night
+
+
 def test_a_night_is_not_compared_by_the_limits_of_the_page():
     """Else a night that was killed could not go on after a change of them, and the same feedback would be learned again."""
     assert BotSettings(page_messages_a_day=5).model_dump() == BotSettings().model_dump()
@@ -30,12 +45,15 @@ def test_a_night_is_not_compared_by_the_limits_of_the_page():
 
 def test_keys_of_earlier_versions_have_no_effect_and_say_so(tmp_path, caplog):
     caplog.set_level("INFO")
-    path = write(tmp_path, "contradiction_confidence: 0.99\npage_wrong_passwords: 10\nppo_kl_coef: 0.1\nbeta: 0.2\n")
+    of_before = "contradiction_confidence: 0.99\npage_wrong_passwords: 10\nppo_kl_coef: 0.1\n"
+    path = write(tmp_path, f"{of_before}max_kl: 1\nmax_perplexity_rise: 0.2\nbeta: 0.2\n")
     assert read_settings(path) == BotSettings(beta=0.2)
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
         "contradiction_confidence: has no effect here",
         "page_wrong_passwords: has no effect here",
         "ppo_kl_coef: has no effect here",
+        "max_kl: has no effect here",
+        "max_perplexity_rise: has no effect here",
     ]
 
 

@@ -296,6 +296,12 @@ def test_a_full_disk(store):
     assert [event.kind for event in store.feedback()] == ["thumb"]
 
 
+def test_a_file_that_may_not_be_written(store):
+    store.rows("PRAGMA query_only=ON")
+    with pytest.raises(UserError, match="read-only"):
+        store.begin(ANN, "terminal")
+
+
 def test_a_damaged_column_is_named(store):
     dialogue = store.begin(ANN, "terminal")
     turn = store.add_turn(dialogue, 0, "agent", "Two streets .")

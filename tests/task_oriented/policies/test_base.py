@@ -50,6 +50,11 @@ def test_a_policy_that_draws_gets_one_stream_for_each_dialogue():
     assert extras["deterministic"].all()
 
 
+def test_a_stream_is_that_of_one_turn_of_one_dialogue_of_one_seed():
+    keys = [(0, 5, 1), (0, 5, 2), (0, 6, 1), (1, 5, 1), (0, 5, 1)]
+    assert len({stream(*key).random() for key in keys}) == 4
+
+
 @dataclass(frozen=True)
 class Parent(Arguments):
     share: float = real(0.5, 0.0, 1.0)
@@ -74,6 +79,7 @@ class Learner:
 def test_defaults_and_what_is_given():
     assert Parent() == Parent(0.5, 8, (4, 2), "a")
     assert Parent(share=1, rows=100, hidden_sizes=[7], name=3).rows == 100
+    assert Parent(share=0, rows=1, hidden_sizes=[1, 10**5]).rows == 1  # the bounds themselves
     assert (Child().share, Child().rows, Child(share=2).share) == (0.1, 3, 2)
 
 

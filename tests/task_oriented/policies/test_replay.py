@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
@@ -94,6 +95,18 @@ def test_a_damaged_file_is_named(tmp_path):
     replay.save(tmp_path)
     path = tmp_path / "replay.safetensors"
     path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"replay\.safetensors: is damaged"):
+        replay.load(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "change"), [("lengths", 1), ("actions", 3), ("actions", -3)])
+def test_numbers_of_another_file_are_refused(tmp_path, name, change):
+    """A turn more than there are; an action that there is not, of the three."""
+    replay, _ = counted(100, 50)
+    replay.save(tmp_path)
+    columns = load_file(tmp_path / "replay.safetensors")
+    columns[name][0] += change
+    save_file(columns, tmp_path / "replay.safetensors")
     with pytest.raises(UserError, match=r"replay\.safetensors: is damaged"):
         replay.load(tmp_path)
 

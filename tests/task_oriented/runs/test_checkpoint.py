@@ -44,6 +44,9 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert state["own"] == [1, 2]
     assert str(other.learner.state_dict()) == str(policy().learner.state_dict())
     assert (tmp_path / "latest").read_text(encoding="utf-8") == "iter_000001"
+    saved(tmp_path, 2)
+    saved(tmp_path, 3)
+    assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_000002", "iter_000003"]  # keep=2
 
 
 def test_another_domain_is_refused_by_name(tmp_path):

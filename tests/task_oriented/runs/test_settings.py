@@ -56,6 +56,7 @@ def test_what_draws_or_learns_is_the_runs_identity_and_who_hosts_it_is_not():
     for fixed in ({"seed": 1}, {"num_envs": 4}, {"batchsz": 100}, {"error_rate": 0.1}, {"policy": {"id": "random"}}):
         assert PolicyConfig(**fixed).identity("abc") != one
     assert PolicyConfig().identity("abd") != one
+    assert one["wrong_rewards"] is None  # as in a checkpoint of before this key
     for free in ({"show_goal": False}, {"rewards": [0, 1]}, {"reward_after": "turn"}):
         assert PolicyConfig(user="person", **free).identity("abc") == PolicyConfig(user="person").identity("abc")
 

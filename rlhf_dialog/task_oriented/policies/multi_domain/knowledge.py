@@ -71,6 +71,8 @@ class OfflineFile:
         self.titles = {normal(page.title): page.title for page in data.pages}
         self.pages: dict[str, WikiPage | list[str]] = {normal(title): x for title, x in data.ambiguous.items()}
         self.pages.update((normal(page.title), page) for page in data.pages)
+        if unknown := [x for titles in data.ambiguous.values() for x in titles if normal(x) not in self.titles]:
+            raise UserError(f"{source}: ambiguous: {unknown[0]!r} is the title of no page; add the page, or remove it")
 
     def fetch(self, title: str) -> WikiPage | list[str]:
         """The page, or the titles that are meant or spelled alike; case, punctuation and articles do not matter."""

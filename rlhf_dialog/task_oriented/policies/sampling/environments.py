@@ -138,12 +138,13 @@ def _vector(environment: Any, method: str, observation: Any) -> Features:
         vector = np.array(observation, dtype=np.float32)
     except (TypeError, ValueError):
         raise _wrong(environment, method, observation, "an observation that is a vector of numbers") from None
-    if vector.ndim != 1 or (space is not None and space.shape != vector.shape):
-        expected = "one dimension" if space is None else f"the shape {space.shape} of its observation_space"
+    shape = getattr(space, "shape", None)
+    if vector.ndim != 1 or shape not in (None, vector.shape):
+        expected = "one dimension" if shape is None else f"the shape {shape} of its observation_space"
         raise _wrong(environment, method, observation, f"an observation of {expected}; this one has {vector.shape}")
     if not np.isfinite(vector).all():
         raise _wrong(environment, method, observation, "an observation of finite numbers")
-    if space is not None:
+    if hasattr(space, "contains"):
         typed = np.array(observation).astype(space.dtype)  # of whatever type its numbers are, but none is rounded
         if not space.contains(typed) or not np.array_equal(typed.astype(np.float32), vector):
             raise _wrong(environment, method, observation, f"an observation of its observation_space {space}")

@@ -18,6 +18,7 @@ from rlhf_dialog.task_oriented.policies.multi_domain.knowledge import (
     choose_title,
     find_title,
     is_public,
+    shorten,
 )
 from tests.parts.servers import serving
 
@@ -133,6 +134,18 @@ def test_titles_are_offered_and_the_answer_taken():
     assert page.startswith("Bicycle: A bicycle is")
 
 
+def test_long_texts_end_with_a_sentence_and_long_lists_early():
+    assert shorten("One two. Three four.", 20) == "One two. Three four."
+    assert shorten("One two. Three four.", 12) == "One two."
+    assert shorten("A. bcdefghijklmn", 12) == "A. bcdef ..."  # a sentence of less than a third is too little
+    page = WikiPage(title="t" * 81, summary="s" * 601, sections={f"H{n}": "x" for n in range(12)})
+    found, headings = talk(Knowledge(policy, Shelf({"A": page})), "What is A?", "What is its colour?")
+    assert found == f"{'t' * 76} ...: {'s' * 596} ..."
+    assert headings.endswith("H8, H9.")
+    offered = Knowledge(policy, Shelf({"A": list("bcdefgh")})).reply("What is A?")
+    assert offered == "I have no page on A. Do you mean b, c, d, e or f?"
+
+
 def test_a_lookup_that_fails_is_said_and_the_dialogue_goes_on(caplog):
     third = WikiPage(title="C", summary="Third.")
     shelf = Shelf({"A": LookupFailed("the shelf fell over"), "B": OSError("disk"), "C": third})
@@ -204,6 +217,8 @@ def test_what_is_asked_of_the_wiki():
     asked = {key: value for key, (value,) in parse_qs(urlsplit(server.paths[0]).query).items()}
     assert asked["titles"] == "A B C d&titles=E"
     assert (asked["action"], asked["format"], asked["formatversion"]) == ("query", "json", "2")
+    assert (asked["prop"], asked["explaintext"], asked["redirects"]) == ("extracts|pageprops|links", "1", "1")
+    assert (asked["plnamespace"], asked["pllimit"]) == ("0", "50")
 
 
 def test_a_disambiguation_page_gives_its_links_those_with_the_title_first():
@@ -339,7 +354,17 @@ def test_case_punctuation_and_articles_do_not_matter(tmp_path):
     assert found.fetch("mo on")[0] == "The Moon"
 
 
-@pytest.mark.parametrize("data", ["{", [], {"pages": []}, {"pages": ["Sun"]}, {"pages": [{"title": "Sun"}]}])
+@pytest.mark.parametrize(
+    "data",
+    [
+        "{",
+        [],
+        {"pages": []},
+        {"pages": ["Sun"]},
+        {"pages": [{"title": "Sun"}]},
+        {"pages": [MOON], "ambiguous": {"Luna": ["Sun"]}},
+    ],
+)
 def test_a_file_that_cannot_be_used_is_named(tmp_path, data):
     with pytest.raises(UserError, match=r"pages\.json"):
         offline(tmp_path, data)
