@@ -231,7 +231,7 @@ class RequestFilter:
         of_other_site = headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not is_link
         origin = headers.get("origin")
         if of_other_site or (
-            origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower()
+            origin is not None and (origin.lower().partition("://")[2] or "null") != headers.get("host", "").lower()
         ):
             raise RequestRefused(403, "another site sent this request; open the page itself")
         if not BEFORE_LOGIN.fullmatch(path) and not self._is_logged_in(read_cookies(scope)):
