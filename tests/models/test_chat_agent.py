@@ -10,6 +10,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent
 from tests.parts.agents import save
+from tests.parts.tiny import byte_tokenizer
 
 
 def test_settings_come_from_the_folder_and_have_defaults(agent_folder, tmp_path):
@@ -96,6 +97,16 @@ def test_a_settings_file_of_a_newer_program_says_so(tmp_path):
         UserError, match=f"{AGENT_FILE}: has format version 2, but this program reads versions up to 1; update"
     ):
         ChatAgent.load(tmp_path)
+
+
+def test_another_tokenizer_must_not_be_larger_than_the_model(agent_folder, tmp_path):
+    words = byte_tokenizer()
+    words.save_pretrained(tmp_path)
+    assert isinstance(ChatAgent.load(agent_folder, tokenizer=str(tmp_path)).chat("Hi"), str)
+    words.add_tokens(["anew"])
+    words.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"260 tokens, .* 259"):
+        ChatAgent.load(agent_folder, tokenizer=str(tmp_path))
 
 
 def test_a_speaker_answers_after_all_that_has_been_said(tmp_path):
