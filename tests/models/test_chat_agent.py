@@ -74,6 +74,13 @@ def test_a_history_longer_than_the_models_positions_still_works(chat_agent, tmp_
     assert isinstance(short.chat("word " * 50, history=["more words"] * 9), str)
 
 
+def test_a_model_has_positions_for_a_reply_and_two_tokens_before_it(tmp_path):
+    settings = {"max_new_tokens": 20}
+    assert isinstance(ChatAgent.load(save(tmp_path / "enough", settings, n_positions=22)).chat("Hello"), str)
+    with pytest.raises(UserError, match="21 positions, too few for 20 new tokens"):
+        ChatAgent.load(save(tmp_path / "few", settings, n_positions=21))
+
+
 @pytest.mark.parametrize(
     "text",
     ['{"format_version": 1, "max_new', "[]", '{"max_new_tokens": "many"}', '{"odd_key": 1}', '{"top_p": 7}', '"x"'],
