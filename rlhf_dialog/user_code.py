@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from textwrap import shorten
 from typing import Generic, TypeVar
 
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
@@ -97,7 +98,8 @@ def as_user_error(who: str, cls: type = object) -> Iterator[None]:
         raise
     except USER_CODE_RAISES as error:
         place = find_user_line(cls, extract_frames(error))
-        raise UserError(f"{who} raised {type(error).__name__}: {error}{place}") from error
+        what = shorten(str(error), 200, placeholder=" ...")  # on one line
+        raise UserError(f"{who} raised {type(error).__name__}: {what}{place}") from error
 
 
 def find_user_line(cls: type, frames: list[traceback.FrameSummary]) -> str:

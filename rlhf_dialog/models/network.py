@@ -243,7 +243,7 @@ def _create(spec: ClassConfig, key: str, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def _call_forward(network: nn.Module, name: str, key: str, ids: Tensor) -> Any:
-    with as_user_error(f"{key}: forward of '{name}'", type(network)):
+    with as_user_error(f"{key}: forward of '{name}' ({CONTRACT})", type(network)):
         return call(network, ids, torch.ones_like(ids))
 
 

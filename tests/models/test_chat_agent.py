@@ -10,6 +10,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent
 from tests.parts.agents import save
+from tests.parts.tiny import byte_tokenizer
 
 
 def test_settings_come_from_the_folder_and_have_defaults(agent_folder, tmp_path):
@@ -73,6 +74,13 @@ def test_a_history_longer_than_the_models_positions_still_works(chat_agent, tmp_
     assert isinstance(short.chat("word " * 50, history=["more words"] * 9), str)
 
 
+def test_a_model_has_positions_for_a_reply_and_two_tokens_before_it(tmp_path):
+    settings = {"max_new_tokens": 20}
+    assert isinstance(ChatAgent.load(save(tmp_path / "enough", settings, n_positions=22)).chat("Hello"), str)
+    with pytest.raises(UserError, match="21 positions, too few for 20 new tokens"):
+        ChatAgent.load(save(tmp_path / "few", settings, n_positions=21))
+
+
 @pytest.mark.parametrize(
     "text",
     ['{"format_version": 1, "max_new', "[]", '{"max_new_tokens": "many"}', '{"odd_key": 1}', '{"top_p": 7}', '"x"'],
@@ -96,6 +104,16 @@ def test_a_settings_file_of_a_newer_program_says_so(tmp_path):
         UserError, match=f"{AGENT_FILE}: has format version 2, but this program reads versions up to 1; update"
     ):
         ChatAgent.load(tmp_path)
+
+
+def test_another_tokenizer_must_not_be_larger_than_the_model(agent_folder, tmp_path):
+    words = byte_tokenizer()
+    words.save_pretrained(tmp_path)
+    assert isinstance(ChatAgent.load(agent_folder, tokenizer=str(tmp_path)).chat("Hi"), str)
+    words.add_tokens(["anew"])
+    words.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"260 tokens, .* 259"):
+        ChatAgent.load(agent_folder, tokenizer=str(tmp_path))
 
 
 def test_a_speaker_answers_after_all_that_has_been_said(tmp_path):

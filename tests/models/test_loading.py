@@ -28,6 +28,7 @@ from rlhf_dialog.models.policy import (
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.models.weights import load_module, save_module
 from tests.parts.masks import masks_of
+from tests.parts.poisoned import edit
 from tests.parts.scalars import save_scalar
 from tests.parts.tiny import byte_tokenizer, gpt2, llama
 from tests.parts.token_batches import critic_values
@@ -285,6 +286,15 @@ def test_a_critic_that_does_not_fit_the_policy_is_refused(tmp_path, tokenizer, s
 def test_without_a_separate_critic_a_start_for_it_is_a_mistake(keys):
     with pytest.raises(UserError, match="critic_path: only a separate critic has a start of its own"):
         settings("unused", critic_path="unused", **keys)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_configuration_says_whether_the_matrices_of_the_file_are_one(tmp_path, tied):
+    path = save(tmp_path, llama(tie_word_embeddings=tied))
+    edit(tmp_path / "config.json", tie_word_embeddings=True)
+    lm = load_causal_lm(path, "model_path")
+    assert (lm.get_output_embeddings().weight is lm.get_input_embeddings().weight) is tied
+    assert lm.config.tie_word_embeddings is tied
 
 
 def test_weights_that_are_not_numbers_are_refused(tmp_path):

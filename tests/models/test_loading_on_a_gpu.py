@@ -76,6 +76,9 @@ def test_the_tries_see_float32_and_of_a_large_model_a_layer_of_each_kind(tmp_pat
             assert torch.get_float32_matmul_precision() == "highest"
         assert list(lm.model.layers) == whole
         assert {p.dtype for p in lm.parameters()} == {torch.bfloat16}
+        alike = tiny.llama(**SIZES).to(GPU)
+        with load_checks.trial_form(alike):
+            assert len(alike.model.layers) == (2 if large else 6)
     cpu = tiny.llama().bfloat16()
     with load_checks.trial_form(cpu):
         assert {p.dtype for p in cpu.parameters()} == {torch.bfloat16}

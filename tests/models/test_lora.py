@@ -14,6 +14,7 @@ from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.loading import load_causal_lm, load_models
 from rlhf_dialog.models.lora import (
     add_adapters,
+    base_parameters,
     lora_layers,
     target_names,
     trainable_parameters,
@@ -116,6 +117,15 @@ def test_the_reference_is_the_policy_without_its_adapter(paths):
     changed = teacher_forced(models.policy, TokenBatch(*EPISODES), 1.0).logprobs
     assert changed.requires_grad
     assert (changed - expected).abs().max() > 0.01
+
+
+def test_adapters_of_a_base_in_16_bits_are_float32_and_the_base_stays():
+    lm, start = (gpt2(initializer_range=0.3).bfloat16() for _ in range(2))
+    add_adapters(lm, ["policy"], R, ALPHA, None, seed=0)
+    assert {p.dtype for name, p in lm.named_parameters() if ".lora_" in name} == {torch.float32}
+    base = dict(base_parameters(lm))
+    assert base.keys() == dict(start.named_parameters()).keys()
+    assert all(torch.equal(p, base[name]) for name, p in start.named_parameters())
 
 
 def test_gradients_reach_each_adapter_from_its_own_loss_alone(paths):

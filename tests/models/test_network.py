@@ -17,6 +17,7 @@ from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import build_trained, load_causal_lm, prepare_lm
 from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.policy import Policy, packs, teacher_forced
+from rlhf_dialog.models.token_batch import TokenBatch
 from tests.parts.plain import new_case
 from tests.parts.tiny import byte_tokenizer
 from tests.parts.token_batches import critic_values, respond_to
@@ -161,9 +162,9 @@ class Nameless(nn.Linear):
         (lambda: 3, "'Faulty' is a int, not a torch.nn.Module"),
         (lambda: Nameless(2, 2), "forward of 'Faulty' does not take input_ids and attention_mask"),
         (lambda: Careless("frozen"), "'Faulty' has no parameter to train"),
-        (lambda: Careless("raises"), r"forward of 'Faulty' raised KeyError: 'weights' at .*test_network.py:\d+"),
+        (lambda: Careless("raises"), r"forward of 'Faulty' .* raised KeyError: 'weights' at .*test_network.py:\d+"),
         (lambda: Careless("shape"), r"forward of 'Faulty' returns a tensor \(1, 8\) for ids \(1, 3\), not logits"),
-        (lambda: Careless("small"), "forward of 'Faulty' raised IndexError"),
+        (lambda: Careless("small"), "forward of 'Faulty' .* raised IndexError"),
         (lambda: Careless("padding"), r"changes its predictions by .* nats when a .*uses the attention_mask"),
         (lambda: Careless("right"), r"changes its predictions by .* nats when a row is padded on the right"),
         (lambda: Careless("future"), "nats when its last tokens are cut off"),
@@ -189,6 +190,27 @@ def test_a_critic_and_a_value_head_need_their_parts():
         UserError, match=r"--agent: unknown network 'Gone'.* Name the file that registers it: --register"
     ):
         network.new_policy(ClassConfig(id="Gone"), "--agent")
+
+
+class Ids(nn.Module):
+    """A critic whose value at a token is its id."""
+
+    def __init__(self, dims):
+        super().__init__()
+        self.dims, self.one = dims, nn.Parameter(torch.ones(()))
+
+    def forward(self, input_ids, attention_mask):
+        values = self.one * input_ids
+        return values if self.dims == 2 else values.unsqueeze(2)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_critic_values_each_token_before_it_was_written(dims):
+    ModelFactory.register("Ids", Ids)
+    critic = network.new_critic(ClassConfig(id="Ids", args={"dims": dims}), 0, {})
+    ones = torch.ones(2, 2, dtype=torch.bool)
+    tokens = TokenBatch(torch.tensor([[5, 6], [0, 7]]), ones.triu(), torch.tensor([[8, 9], [3, 4]]), ones)
+    assert critic_values(critic, tokens).tolist() == [[6, 8], [7, 3]]
 
 
 @pytest.mark.parametrize(

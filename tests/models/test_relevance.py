@@ -78,6 +78,10 @@ def test_a_table_numbers_each_text_once():
     assert table.ids[0] == []
 
 
+def test_no_replies_have_no_scores():
+    assert letter_model().scores([], [], torch.zeros(0, 5, dtype=torch.long)).shape == (2, 0, 5)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -14,6 +14,7 @@ from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, settle_separator
 from rlhf_dialog.models.saved_agent import save_agent
+from rlhf_dialog.training.supervised.settings import SFTConfig
 from tests.parts import tiny
 from tests.parts.tiny import CHATML, chat_tokenizer
 
@@ -63,6 +64,16 @@ def test_the_settings_of_an_agent_come_first_also_those_in_its_template(tmp_path
     (agent / AGENT_FILE).unlink()
     assert settled(agent, caplog) == separator
     assert ChatAgent.load(agent).settings.turn_separator == separator
+
+
+def test_the_tokenizer_of_another_folder_counts_where_the_model_has_no_settings(tmp_path):
+    plain, chat = folder_of(tmp_path / "plain", None), folder_of(tmp_path / "chat", CHATML)
+    keys = {"data_path": "x", "output": "y", "model_path": str(plain), "tokenizer_path": str(chat)}
+    without, own = SFTConfig(**keys), SFTConfig(**keys)
+    settle_separator(without)
+    (plain / AGENT_FILE).write_text('{"format_version": 1, "turn_separator": "|"}')
+    settle_separator(own)
+    assert (without.turn_separator, own.turn_separator) == ("chat_template", "|")
 
 
 def test_an_agent_that_is_loaded_has_a_settled_separator(tmp_path):

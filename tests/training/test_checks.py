@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.training.checks import Noise, check_ratio, check_start, difference_statistics
+from rlhf_dialog.training.checks import Noise, check_ratio, check_start, combine_rounding, difference_statistics
 from tests.parts.trainers import Places, change_predictions, make_trainer, parameters
 
 
@@ -186,6 +187,22 @@ def test_before_a_measure_the_least_noise_counts():
     check_ratio(1.9e-5, 1.9e-6, 1, Noise())
     with pytest.raises(RunStopped, match="up to 20 times are allowed"):
         check_ratio(2.1e-5, 1e-6, 1, Noise())
+
+
+@pytest.mark.parametrize(
+    ("temperature", "num_bits", "found", "warns"),
+    [
+        (1.0, 16, (0.2, 0.3), True),
+        (5.0, 16, (0.2, 0.3), True),
+        (0.1, 16, (0.2, 0.3), False),  # which divides the logits
+        (0.01, 16, (0.2, 1.5), False),  # at least 0.015 / T
+        (1.0, 32, (0.2, 3.0), False),  # rare tokens may have ten times as much
+    ],
+)
+def test_the_noise_of_a_run_by_hand(temperature, num_bits, found, warns, caplog):
+    noise = combine_rounding(torch.tensor([0.1, 0.3]), World(), temperature, num_bits)
+    assert (noise.mean, noise.largest) == pytest.approx(found)
+    assert (noise.num_bits, "set precision: fp32" in caplog.text) == (num_bits, warns)
 
 
 def test_the_statistics_of_differences_leave_out_what_is_masked():

@@ -64,6 +64,12 @@ def test_texts_turns_and_ids_are_the_same_episode():
     torch.testing.assert_close(r.logprobs[0], r.logprobs[1])
 
 
+def test_prompt_and_response_may_fill_all_positions_of_the_model():
+    trainer = make_trainer()
+    trainer.step_on(["a"], [[3] * 254], [1.0])
+    assert (trainer.rollout.num_tokens, trainer.rollout.tokens.prompt_ids.shape) == (254, (1, 2))
+
+
 def test_the_checks_of_a_run_hold():
     trainer = make_trainer(ref_seed=3)
     with pytest.raises(RunStopped, match="the policy starts as its own reference"):

@@ -60,6 +60,17 @@ def test_gae_of_the_design_example():
     assert returns[0].tolist() == pytest.approx([0.90065, 0.927, 0, 0, 0, 0.96, 1.0], abs=1e-12)
 
 
+def test_gae_and_returns_with_a_discount_and_a_reward_in_a_hole_by_hand():
+    """The hole's 2 belongs to the first token: deltas 1 + 2 + 8 / 2 - 3 = 4 and 4 - 8 = -4, with gamma and lambda 1/2."""
+    mask = tensor([[True, False, True]])
+    rewards, values = tensor([[1.0, 2.0, 4.0]]), tensor([[3.0, NAN, 8.0]])
+    advantages, returns = ppo.gae(rewards, values, mask, 0.5, 0.5)
+    assert (advantages.tolist(), returns.tolist()) == ([[3, 0, -4]], [[6, 0, 4]])
+    paid, penalties = rewards + 1, torch.full((1, 3), -1.0)  # REINFORCE++ adds them up again: 1 + 2 + 4 / 2, and 4
+    for found in ppo.reinforce_pp_advantages(paid, penalties, values, mask, ppo.Credit(gamma=0.5)):
+        assert found.tolist() == [[5, 0, 4]]
+
+
 def test_a_reward_that_is_not_finite_behind_the_mask_is_nothing_and_in_it_is_seen():
     mask = tensor([[True, False, True]])
     advantages, returns = ppo.gae(tensor([[1.0, NAN, 2.0]]), torch.zeros(1, 3), mask, 1.0, 1.0)
@@ -211,6 +222,18 @@ def test_group_advantages_by_hand():
     expected = tensor([[-2.0, -2.0], [-1.0, 0.0], [0.0, 3.0], [0, 0], [0, 0], [0, 0]]) / deviation
     torch.testing.assert_close(grpo, expected)
     assert ppo.flat_groups(paid, mask, credit) == 1  # the second
+
+
+def test_the_tokens_of_a_group_are_compared_by_their_number_not_by_their_column():
+    """Penalties of -.1, -.2, -.4 and -.1, -.2, -.7, so still to come are -.7, -.6, -.4 and -1, -.9, -.7: always .3 apart."""
+    mask = tensor([[True, True, False, False, True], [True, True, True, False, False]])
+    penalties = tensor([[-0.1, -0.2, NAN, INF, -0.4], [-0.1, -0.2, -0.7, NAN, -INF]]).double()
+    nothing, credit = torch.zeros(2, 5).double(), ppo.Credit(gamma=1.0, num_responses_per_prompt=2)
+    rloo, _ = ppo.rloo_advantages(nothing, penalties, nothing, mask, credit)
+    expected = tensor([[0.3, 0.3, 0, 0, 0.3], [-0.3, -0.3, -0.3, 0, 0]]).double()
+    torch.testing.assert_close(rloo, expected, rtol=0, atol=1e-6)
+    grpo, _ = ppo.grpo_advantages(nothing, penalties, nothing, mask, credit)
+    torch.testing.assert_close(grpo, expected / 2, rtol=0, atol=1e-6)  # less the mean of both
 
 
 def test_a_group_without_spread_has_no_advantage_but_its_penalties():

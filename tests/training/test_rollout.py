@@ -143,6 +143,18 @@ def test_the_price_of_truncation_is_subtracted_before_rounding():
     assert rollout.scores[rollout.truncated].tolist() == [2.0**24] * 2
 
 
+def test_scores_are_as_precise_as_the_log_probabilities():
+    class Tenth(BaseReward):
+        def __call__(self, dialogues):
+            return [0.1] * len(dialogues)
+
+    models, encoder = world()
+    assert roll(models, encoder, reward=Tenth()).scores.dtype == torch.float32
+    models.policy.double()
+    models.ref_policy.double()
+    assert roll(models, encoder, reward=Tenth()).scores.tolist() == [0.1] * 3  # in 32 bits, another number
+
+
 def test_without_a_value_head_the_values_are_zeros():
     models, encoder = world(value_head=False)
     rollout = roll(models, encoder)

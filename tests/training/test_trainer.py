@@ -149,8 +149,11 @@ def test_what_a_filter_hides_is_logged():
 def test_state_is_json_and_goes_back():
     trainer = make_trainer(top_p=0.9)
     trainer.step()
+    trainer.sizes.lower({"update": 1})  # as for a full GPU
     state = json.loads(json.dumps(trainer.state_dict()))
-    other = make_trainer(top_p=0.9)
+    other, of_other_sizes = make_trainer(top_p=0.9), make_trainer(top_p=0.9, per_device_rollout_size=5)
+    of_other_sizes.load_state_dict(state)
+    assert of_other_sizes.sizes.rows == {}
     other.load_state_dict(state)
     assert other.state_dict() == trainer.state_dict()
     assert (other.iteration, other.episodes, other.time_steps) == (1, 6, trainer.rollout.num_tokens)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import math
 import random
 from collections import Counter
 from itertools import product
@@ -158,6 +159,32 @@ def test_the_number_of_steps():
     for count in (3, 33, 320):
         config = SupervisedKeys(epochs=1.5, batch_size=32)
         assert len(batch_order([1] * count, config)) == 32 * num_steps(config, count)
+
+
+class Line(nn.Module):
+    """It remembers what it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.seen = nn.Parameter(torch.ones(())), []
+
+    def forward(self, x):
+        self.seen += x.tolist()
+        return {"loss": (self.weight * x).mean()}
+
+
+def test_the_librarys_trainer_has_the_keys_and_the_order_of_the_stage(tmp_path):
+    """Eight steps, of which the first two warm up; then half a cosine."""
+    keys = {"batch_size": 2, "epochs": 1, "learning_rate": 0.1, "warmup_ratio": 0.25, "weight_decay": 0.3, "seed": 5}
+    config = IntentConfig(data_path="d", output=str(tmp_path / "o"), device="cpu", **keys)
+    stage = Recorded(config, tmp_path, print)
+    stage.model, stage.tokenizer = Line(), None
+    rows = [{"length": 1 + number, "x": float(number)} for number in range(16)]
+    made = stage.run_trainer(rows, Trainer, TrainingArguments)
+    assert stage.model.seen == batch_order([row["length"] for row in rows], config)
+    rates = [line["learning_rate"] for line in made.state.log_history if "learning_rate" in line]
+    assert rates == pytest.approx([0, 0.05, *(0.05 * (1 + math.cos(math.pi * k / 6)) for k in range(6))])
+    assert (made.args.weight_decay, made.args.seed, stage.model.training) == (0.3, 5, False)
 
 
 def test_a_line_of_the_loss_says_how_long_the_rest_takes(monkeypatch, caplog):

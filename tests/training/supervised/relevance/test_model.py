@@ -16,11 +16,12 @@ from rlhf_dialog.training.supervised.relevance.model import (
     RelevanceTraining,
     dual_loss,
     fit,
+    markdown,
     next_rows,
 )
 from rlhf_dialog.training.supervised.relevance.pairs import batch_of, number_pairs
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
-from tests.parts.relevance_models import letter_model
+from tests.parts.relevance_models import letter_model, save_letters
 
 
 def learned(architecture):
@@ -95,6 +96,19 @@ def test_what_was_saved_comes_back_and_only_to_the_same_training(tmp_path):
     found = MembersCheckpoint(fresh, tmp_path, "a", SaveTimer(5)).restore()
     assert (found.member, found.step, found.order.tolist()) == (1, 7, [4, 2])
     assert all(x.equal(y) for x, y in zip(saved.parameters(), fresh.parameters(), strict=True))
+
+
+def test_the_report_has_the_recall_of_the_saved_model(tmp_path):
+    """Each reply is compared with one prompt of the other dialogue, so that all rank among the best ten."""
+    turns = [(["a b", "c"], "d", 0), (["e"], "f g", 0), (["h", "i j"], "k", 1)]
+    pairs = [Dialogue(prompt, response=reply, meta={"dialogue": number}) for prompt, reply, number in turns]
+    save_letters(tmp_path)
+    stage = RelevanceTraining(RelevanceConfig(data_path="d", output="o", device="cpu"), tmp_path, print)
+    found = stage.measure_split(pairs)
+    assert (found["num_pairs"], found["num_dialogues"], found["r10"]["mean"]) == (3, 2, 1.0)
+    lines = markdown("test", found | {"r1": {"mean": 1 / 3, "low": 0.0, "high": 1.0}}).splitlines()
+    assert lines[0] == "## test: 3 prompts of 2 dialogues"
+    assert lines[4:] == ["| R@1 of 100 | 0.333 | 0.000 to 1.000 |", "| R@10 of 100 | 1.000 | 1.000 to 1.000 |"]
 
 
 def test_a_few_prompts_without_a_true_reply_are_left_out_and_more_are_an_error(tmp_path):
