@@ -16,7 +16,7 @@ def is_finite(value: Any) -> bool:
         return False
     try:
         return math.isfinite(float(value))
-    except ValueError:
+    except (ValueError, OverflowError):
         return False
 
 

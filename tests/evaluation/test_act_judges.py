@@ -14,6 +14,7 @@ from rlhf_dialog.evaluation.measure import Judges, default_judges
 from rlhf_dialog.models.relevance import load_relevance
 from rlhf_dialog.rewards import CompositeReward, Intent, LengthMatch, RelevanceReward
 from rlhf_dialog.rewards.scoring import Scorer
+from tests.parts.judges import summed
 from tests.parts.relevance_models import letter_model, save_letters
 
 PROMPTS = [Dialogue(["a"], act=1, meta={"dialogue": number}) for number in (4, 4, 9)]
@@ -81,7 +82,8 @@ def test_nothing_is_said_of_acts_that_nobody_judges_or_that_the_reward_does_not_
 
 
 def test_a_relevance_model_of_the_reward_is_no_independent_judge(tmp_path):
-    judges = Judges(Scorer(RelevanceReward(save_letters(tmp_path, seed=1))))
+    rewards = [RelevanceReward(save_letters(tmp_path / str(seed), seed=seed)) for seed in (1, 3)]
+    judges = Judges(Scorer(summed(*rewards)))
     judges.relevance = {"relevance": letter_model(seed=2), "relevance_2": letter_model(seed=1)}
     found = [note for note in notes([Dialogue(["a"])], judges, None, []) if "same model" in note]
     assert len(found) == 1
@@ -131,3 +133,13 @@ def test_a_judge_of_acts_is_independent_only_where_the_folders_say_it(
     judges.judge = Intent(str(judge))
     found = notes(PROMPTS, judges, str(judge), [] if is_loaded else [str(reward)])[1:]
     assert ["is not known to be independent" in note for note in found] == [True] * (not apart)
+
+
+def test_a_judge_of_acts_is_independent_of_all_classifiers_or_of_none(another, tmp_path):
+    judge = with_report(shutil.copytree(another, tmp_path / "judge"), ("a", "judge"))
+    folders = [tmp_path / name for name in ("reward", "unknown")]
+    for folder, half in zip(folders, (("a", "reward"), None), strict=True):
+        folder.mkdir()
+        with_report(folder, half)
+    (note,) = notes(PROMPTS, Judges(judge=Intent(judge)), judge, map(str, folders))[1:]
+    assert "is not known to be independent" in note

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -139,8 +140,9 @@ def test_acts_by_hand():
     """Questions: one of two found. Inform: found once where it was wanted. Commissive: taken for inform."""
     cases = [("why ?", 2), ("well .", 2), ("so .", 1), ("yes .", 4)]
     dialogues = [Dialogue(["a"], response=text, act=act) for text, act in cases]
-    points = measure(Replies(dialogues, [2] * 4), Judges(intent=FakeIntent())).points()
-    assert points["intent_accuracy"] == 0.5
+    always_inform = SimpleNamespace(predict=lambda asked: [0] * len(asked))
+    points = measure(Replies(dialogues, [2] * 4), Judges(intent=FakeIntent(), judge=always_inform)).points()
+    assert (points["intent_accuracy"], points["judge_accuracy"]) == (0.5, 0.25)
     assert points["intent_accuracy_question"] == 0.5
     assert points["intent_accuracy_inform"] == 1.0
     assert points["intent_accuracy_commissive"] == 0.0

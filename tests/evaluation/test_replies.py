@@ -46,11 +46,14 @@ def test_the_texts_of_the_baselines(prompts, agent):
 
 
 def test_no_random_reference_is_the_prompts_own(agent):
+    drawn = set()
     for count in (2, 3, 7):
         prompts = [Dialogue(["p"], reference=f"reply {i}") for i in range(count)]
         for seed in range(8):
             found = baseline_replies(prompts, [Dialogue(["q"], reference="x")], agent, seed)["random_reference"]
             assert all(dialogue.response != dialogue.reference for dialogue in found.dialogues)
+            drawn.add(tuple(dialogue.response for dialogue in found.dialogues))
+    assert len(drawn) > 6  # by the seed
 
 
 def test_a_baselines_length_counts_tokens_as_a_response_does(agent):

@@ -36,7 +36,7 @@ def test_every_class_of_the_package_is_on_the_list_but_the_remote_reward():
         (RewardFactory, {"id": "Intent", "args": {"intent_model": ["./here"]}}, "args.intent_model: "),
         (RewardFactory, {"id": "Intent", "args": {"intent_model": "./x", "act_model": HUB}}, "args.act_model: "),
         (RewardFactory, {"id": "NLPReward", "args": {"allow_pickle_weights": 1}}, "args.allow_pickle_weights: "),
-        (RewardFactory, composite({"id": "RewardModel", "args": {"model": HUB}}), ".args.model: "),
+        (RewardFactory, composite({"id": "RewardModel", "args": {"members": ["./x", HUB]}}), ".args.members[1]: "),
         (RewardFactory, {"id": "Absent", "args": {}}, None),  # `create` refuses it by its name
         (EnvironmentFactory, {"id": "corpus", "args": {"data_path": HUB}}, "args.data_path: "),
         (EnvironmentFactory, {"id": "language_model_user", "args": {"model": HUB}}, "args.model: "),

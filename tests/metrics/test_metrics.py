@@ -123,6 +123,12 @@ def test_others_is_a_permutation_without_a_fixed_point(count):
     assert others(count, 0) != others(count, 1) or count < 4
 
 
+def test_others_are_one_step_further_in_a_cycle_that_the_seed_draws():
+    cycle = list(range(5))
+    random.Random(3).shuffle(cycle)
+    assert [others(5, 3)[position] for position in cycle] == [*cycle[1:], cycle[0]]
+
+
 def test_copied_from_counts_bigrams_of_any_of_the_turns():
     turns = ["Do you like tea ?", "Only with milk ."]
     assert copied_from(turns, "you like tea with milk") == pytest.approx(3 / 4)  # not "tea with"

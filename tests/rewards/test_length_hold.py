@@ -62,6 +62,11 @@ def test_the_price_has_bounds():
     assert (reward.price, reward.debt) == (1.5, 1.5)
     rollout(reward, 4, 0)
     assert reward.price == pytest.approx(-2.0 + 1.5 - 0.2)
+    assert rollout(LengthHold(words=1), 1, 100)[1]["length_hold/price"] == 4.0
+
+
+def test_at_least_one_word_is_held():
+    assert rollout(LengthHold(), 1, 0, 0)[1]["length_hold/held"] == 1.0
 
 
 def test_a_resumed_reward_goes_on_bit_for_bit():

@@ -51,6 +51,7 @@ def test_the_price_is_what_lies_below_the_floor(folder, tokens):
     assert reward(DIALOGUES) == pytest.approx([min(0.0, mean + 5.55) for mean in means], abs=1e-5)
     assert min(means) < -5.55 < max(means)  # some pay, and some do not
     assert reward([]) == []
+    assert reward.means(DIALOGUES * 5) == pytest.approx(means * 5, abs=1e-5)  # in two batches
 
 
 def logits_after(lm, ids):
@@ -77,7 +78,7 @@ def test_a_separator_of_six_tokens_is_no_text(tmp_path):
 
 def test_the_model_is_frozen_and_named(folder):
     reward, judge = LikelihoodPrice(str(folder)), LikelihoodPrice(str(folder), None)
-    assert (judge.name, reward.name) == ("likelihood", "likelihood_price")
+    assert (judge.name, reward.name, reward.floor, reward.tokens) == ("likelihood", "likelihood_price", -4.0, 12)
     assert not any(p.requires_grad for p in reward.frozen_models()[MODEL].parameters())
     assert LikelihoodPrice.model_paths({"model": "x"}) == {MODEL: "x"}
     assert LikelihoodPrice.model_paths({}) == {}

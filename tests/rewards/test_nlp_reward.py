@@ -33,11 +33,13 @@ def test_nlp_reward_is_the_weighted_sum(pair_folder):
     assert reward(dialogues) == pytest.approx(expected)
     assert set(reward.needs) == {"reference", "act"}
     assert list(score_dialogues(reward, dialogues).parts) == ["intent", "meteor_exact_stem"]
+    paths = [NLPReward.model_paths({"intent_model": "x"} | coef) for coef in ({}, {"intent_coef": 0})]
+    assert paths == [{"act classifier": "x"}, {}]
 
 
 @pytest.mark.parametrize(
     ("response", "reference", "expected"),
-    [("a b c", "d e f", 0.0), ("a", "b c d e", -0.75), ("a b c d", "e", -0.75), ("", "a b", -1.0), ("", "", 0.0)],
+    [("a b c", "d e f", 0.0), ("a", "b c d e", -0.75), ("a b c d", "e", -0.75), ("", "a", -1.0), ("", "", 0.0)],
 )
 def test_length_match(response, reference, expected):
     reward = LengthMatch()
@@ -73,6 +75,10 @@ TURNS = ["the old mill", "how are you today", "fine , thanks"]
 )
 def test_bigrams_of_the_last_turns_cost(turns, response, price):
     assert RewardFactory.create("CopyPrice", {"turns": turns})([Dialogue(TURNS, response)]) == [pytest.approx(price)]
+
+
+def test_by_default_two_turns_count():
+    assert CopyPrice()([Dialogue(TURNS, text) for text in TURNS]) == [0.0, -1.0, -1.0]
 
 
 def test_in_a_longer_episode_the_last_turns_are_those_before_the_response():

@@ -19,6 +19,8 @@ EXPECTED, NLP = {"intent_model": "x", "intent_score": "expected"}, {"intent_coef
         ("LengthHold", {"words": 0}, ("words", "0", "above 0")),
         ("LengthHold", {"rate": -1}, ("rate", "-1", "at least 0")),
         ("LengthHold", {"gain": float("nan")}, ("gain", "nan")),
+        ("LengthHold", {"gain": 10**400}, ("gain", "1000")),
+        ("LengthHold", {"rate": True}, ("rate", "True")),
         ("LengthHold", {"max_price": "high"}, ("max_price", "'high'")),
         ("LikelihoodPrice", {"model": "x", "floor": 0}, ("floor", "0", "below 0")),
         ("LikelihoodPrice", {"model": "x", "floor": float("-inf")}, ("floor", "-inf")),

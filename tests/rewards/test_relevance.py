@@ -90,5 +90,6 @@ def test_what_it_holds(folder, reward):
         ("relevance model", reward.model)
     ]
     assert needs_device(reward)
+    assert RelevanceReward(folder).floor == -3.0
     assert model_paths("RelevanceReward", {"model": folder}) == {"relevance model": folder}
     assert model_paths("RelevanceReward", {}) == {}

@@ -105,6 +105,13 @@ def test_a_passing_failure_is_tried_again_after_twice_the_time(monkeypatch):
     assert len(set(server.requests)) == 1
 
 
+def test_without_arguments_64_dialogues_are_sent_at_once_and_three_more_times():
+    with serving(says(500, "")) as server, pytest.raises(RewardError, match="tried 4 times"):
+        RemoteReward(server.url, timeout_s=60, backoff_s=0)(DIALOGUES * 13)
+    assert server.sizes == [64] * 4
+    RemoteReward(server.url, timeout_s=1e-3, backoff_s=86400)
+
+
 # -- a server that does not
 
 
@@ -273,12 +280,14 @@ def test_secrets_come_from_the_environment_and_are_never_said(monkeypatch, caplo
         ({"token_env": "hf_realtoken"}, r"token_env: the environment variable given is not set"),
         ({"token_env": "FOLDED"}, r"token_env: .* one line of ASCII"),
         ({"url": "http://user:pass@h/score"}, r"url: holds a user or password"),
+        ({"url": "http://user@h/score"}, r"url: holds a user or password"),
         ({"url": "file:///etc/passwd"}, r"url: must be an address"),
         ({"url": "http://h/a\r\nX: y"}, r"url: must be an address"),
         ({"batch_size": 0}, r"batch_size: 0 must be a whole number, at least 1"),
         ({"retries": -1}, r"retries: -1 must be a whole number, at least 0"),
         ({"timeout_s": 0}, r"timeout_s: 0 must be a number of seconds"),
         ({"backoff_s": -1}, r"backoff_s: -1 must be"),
+        ({"backoff_s": 86401}, r"backoff_s: 86401 must be"),
     ],
 )
 def test_mistakes(monkeypatch, args, message):

@@ -169,6 +169,12 @@ def wait_for(condition, seconds=60.0):
     return condition()
 
 
+def test_a_scorer_asks_its_reward_by_its_rules():
+    skipping = Scorer(Given([None, 5.0, 5.0], per_dialogue=False), SKIP)
+    for scores in (skipping.score(DIALOGUES), skipping.begin(DIALOGUES)()):
+        assert [str(value) for value in scores.total] == ["nan", "5.0", "5.0"]
+
+
 def test_a_penalty_of_what_was_cut_is_taken_from_the_total():
     scorer = Scorer(BaseReward(), truncation_penalty=0.5)
     totals = np.array([1.0, 2.0, math.nan])

@@ -45,8 +45,9 @@ def load_records(
     or row that cannot be read.
     """
     rows, where = _find_rows(data_path, split, columns, names)
+    renamed = rename_columns(rows, where, columns, quiet)
     with naming_columns(columns):
-        return read_records(parse_lists(rename_columns(rows, where, columns, quiet)), where, with_calls, quiet)
+        return read_records(parse_lists(renamed), where, with_calls, quiet)
 
 
 def load_rows(
@@ -54,8 +55,9 @@ def load_rows(
 ) -> list[tuple[str, Row]]:
     """The rows of one split as they are in the data but for `columns`, each with its place. Raises as `load_records` does."""
     rows, where = _find_rows(data_path, split, columns, names)
+    renamed = rename_columns(rows, where, columns)
     with naming_columns(columns):
-        placed = list(parse_lists(rename_columns(rows, where, columns)))
+        placed = list(parse_lists(renamed))
     if not placed:
         raise UserError(f"{where}: there are no rows; give at least one")
     return placed

@@ -35,7 +35,7 @@ def rows_of_hub(name: str, split: Split) -> tuple[Numbered, str]:
         cache = "" if reachable else " (the Hub cannot be reached, so only its local cache was tried)"
         raise UserError(
             f"data path '{name}': no such file or folder, and it cannot be loaded from the Hub{cache}:\n  {reason}\n"
-            f"Give {LAYOUTS}; or check the name{nearest(name.lower(), HUB_SOURCES)}"
+            f"Give {LAYOUTS}; or check the name{nearest(name.lower(), set(HUB_SOURCES) - {name})}"
         ) from error
     finally:
         datasets.config.HF_HUB_OFFLINE = before

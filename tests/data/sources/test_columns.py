@@ -117,7 +117,7 @@ def test_drop_overlap_reads_every_split_with_the_columns(tmp_path):
     ("columns", "words"),
     [
         ({"promt": "q"}, ["columns", "'promt'", "did you mean 'prompt'", "messages, utterance"]),
-        ({"prompt": "questoin"}, ["columns.prompt", "'questoin'", "it has 'question', 'n', 'two'", "did you mean 'question'"]),
+        ({"prompt": "questoin"}, ["columns.prompt", "'questoin'", "'n', 'two', 'prompt'; name", "did you mean 'question'"]),
         ({"prompt": 3}, ["columns", "'prompt': 3"]),
         (["prompt"], ["columns", "['prompt']", "{kind: column}"]),
         ({"prompt": "n"}, ["a.jsonl, line 1: 'n' holds a number, wanted a string or a list of turns"]),
@@ -127,7 +127,7 @@ def test_drop_overlap_reads_every_split_with_the_columns(tmp_path):
 )  # fmt: skip
 def test_wrong_columns_are_one_error(tmp_path, columns, words):
     with pytest.raises(UserError) as caught:
-        read(tmp_path, [{"question": "a", "n": 3, "two": MESSAGES}], columns)
+        read(tmp_path, [{"question": "a", "n": 3, "two": MESSAGES, "prompt": "b"}], columns)
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 

@@ -63,6 +63,7 @@ def test_what_was_tried_is_said_when_nothing_loads(hub):
     assert all(word in error_of("x/y") for word in words)
     assert "x/z, train, row 1: act 2 is 9" in error_of("x/z")
     assert "did you mean 'daily_dialog'" in error_of("DailyDialog")
+    assert "did you mean" not in error_of("daily_dialog")
 
 
 def test_a_split_that_the_hub_does_not_have(hub):

@@ -221,6 +221,7 @@ def test_a_column_with_text_that_is_in_no_prompt_is_named_once(tmp_path, caplog,
         PromptRules(50).load(str(tmp_path / "a.jsonl"), "train")
     (line,) = [record.getMessage() for record in caplog.records if words[0] in record.getMessage()]
     assert all(word in line for word in words), line
+    assert ("no reference" in line) is (row.keys() == {"prompt", "reply"})
 
 
 def test_what_is_read_empty_or_a_number_is_not_named(tmp_path, caplog):
