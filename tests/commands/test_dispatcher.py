@@ -19,7 +19,7 @@ GROUPS = {
     "teach": [*("train-sft", "train-intent-classifier", "train-preference-model", "train-relevance-model"), "feedback"],
     "policies of acts": ["train-policy", "evaluate-policy"],
     "publish": ["export", "push-to-hub"],
-    "develop": ["write-dialogues"],
+    "develop": ["benchmark", "schema", "write-dialogues"],
 }
 NAMES = tuple(name for names in GROUPS.values() for name in names)
 
