@@ -1,6 +1,6 @@
 """Run the whole pipeline offline, on a small model and synthetic data:  python scripts/quickstart.py [--seed N]
 
-exchanges -> supervised model -> act classifier -> preference model -> PPO -> comparison before and after -> plot.
+exchanges -> supervised model -> act classifier -> preference model -> PPO -> comparison before and after -> plot and report.
 
 docs/QUICKSTART.md describes the data. Each stage is one command that you can also run yourself. A stage is skipped if its
 command, code, configuration and inputs are unchanged since its last run.
@@ -25,6 +25,7 @@ except ModuleNotFoundError as error:
 from rich.markup import escape
 from rich.table import Table
 
+from rlhf_dialog.commands.command_line import check_seed, exit_code, exit_on_sigterm
 from rlhf_dialog.config.loading import shipped_folder
 from rlhf_dialog.terminal import Console
 
@@ -106,6 +107,14 @@ STAGES = (
         clear=False,
         seeded=False,
     ),
+    Stage(
+        "report with the comparison",
+        f"-m rlhf_dialog report {RUN}",
+        (RUN / "metrics.jsonl", RUN / "evaluation.json", RUN / "samples.json"),
+        RUN / "report.html",
+        clear=False,
+        seeded=False,
+    ),
 )
 
 
@@ -120,7 +129,11 @@ def main(argv: list[str] | None = None) -> int:
         help="where the stages run and write runs/; default: this checkout",
     )
     options = parser.parse_args(argv)
-    return run(options.folder, options.seed)
+    exit_on_sigterm()
+    with exit_code(debug=False) as ending:
+        check_seed(options.seed)
+        ending.code = run(options.folder, options.seed)
+    return ending.code
 
 
 def run(folder: Path, seed: int = 0) -> int:

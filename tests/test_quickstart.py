@@ -64,8 +64,14 @@ def test_the_first_stage_that_fails_ends_the_command_and_runs_again_next_time(fo
     assert times_run(folder, 0) == 2
 
 
-def test_another_seed_runs_every_stage_again_but_the_plot():
+def test_a_seed_that_a_later_stage_would_refuse_is_refused_before_the_first(folder, capsys):
+    assert quickstart.main(["--folder", str(folder), "--seed", "-1"]) == 2
+    assert capsys.readouterr().err.startswith("error: --seed: found -1")
+    assert not (folder / "log").exists()
+
+
+def test_another_seed_runs_every_stage_again_but_plot_and_report():
     seeded = [stage.with_seed(3) for stage in quickstart.STAGES]
-    assert [stage.command.endswith(" --seed 3") for stage in seeded] == [True] * 8 + [False]
+    assert [stage.command.endswith(" --seed 3") for stage in seeded] == [True] * 8 + [False] * 2
     assert [stage.stamp for stage in seeded] == [stage.stamp for stage in quickstart.STAGES]
     assert quickstart.STAGES[0].with_seed(0) == quickstart.STAGES[0]

@@ -25,6 +25,7 @@ S = TypeVar("S", bound=Settings)
 YAML_FAULTS = yaml.YAMLError, ValueError  # the latter of a date such as 2026-99-99
 ENDS = ("max_iterations", "total_episodes", "total_time_steps")  # the keys that end a run, of which one is enough
 KL_KEYS = ("ref_model", "kl_coef", "kl_target", "kl_rate", "kl_clip")
+DELETED_ACTIONS = {"go_back": "stop", "raise_kl": "warn"}  # of the guard, in runs of earlier checkouts
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -223,9 +224,17 @@ def _replace_deleted(raw: dict[str, Any]) -> list[str]:
     """Remove the keys that have no effect, and replace values that are no longer there; returns a line for each."""
     lines = _drop_keys(raw, NO_EFFECT)
     guard = raw.get("guard")
-    if isinstance(guard, dict) and guard.get("action") == "go_back":
-        raw["guard"] = guard | {"action": "stop"}
-        lines.append("guard.action: go_back is read as stop; a run no longer goes back by itself")
+    if not isinstance(guard, dict):
+        return lines
+    action = str(guard.get("action"))
+    if action in DELETED_ACTIONS:
+        raw["guard"] = guard | {"action": DELETED_ACTIONS[action]}
+        lines.append(
+            f"guard.action: {action} is read as {DELETED_ACTIONS[action]}, since a run no longer does that by itself"
+        )
+    if guard.get("judge", "") is None:
+        raw["guard"] = None
+        lines.append("guard: has no effect without a judge; set guard.judge")
     return lines
 
 

@@ -34,6 +34,12 @@ def test_a_laptop(on):
     assert "Llama 8B with LoRA: does not fit" in text
 
 
+def test_a_system_that_does_not_say_its_memory(on):
+    text = on(None, None)
+    assert "memory unknown free of unknown" in text
+    assert "does not fit" not in text
+
+
 def test_a_gpu_computes_in_its_own_memory(on):
     """8.03 billion parameters of 2 bytes are 15 GiB; trained ones take 16 bytes, 120 GiB, and the reference 2."""
     text = on(79 * GIB, 80 * GIB, gpu=True)

@@ -3,19 +3,22 @@
 import json
 import math
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rlhf_dialog.commands import evaluate
-from rlhf_dialog.commands.evaluate import EvaluateOptions, choose_sampling
+from rlhf_dialog.commands.evaluate import EvaluateOptions, Task, choose_sampling, read_task
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.models.generation import Sampling
 from tests.parts import tiny
 from tests.parts.evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, evaluated, save_plain, save_run
+from tests.parts.yaml_files import SMALL
 
-pytestmark = pytest.mark.slow
 RUN = {"score", "length_match", "reference_perplexity"}
 
 
@@ -34,6 +37,7 @@ def check_metrics(metrics: dict, with_model: bool = True) -> None:
             assert finite(found)
 
 
+@pytest.mark.slow
 def test_one_agent(script, runs, prompts, tmp_path, capsys):
     result = evaluated(script, tmp_path, "--agent", runs[0], "--batch_size", 16)
     assert set(result) == {"metrics", "baselines", "local_names", "settings"}
@@ -55,18 +59,21 @@ def test_one_agent(script, runs, prompts, tmp_path, capsys):
     assert "true_replies" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_another_split_and_other_numbers_of_turns(script, data, runs, tmp_path):
     settings = evaluated(script, tmp_path, "--agent", runs[0], "--split", "test", "--min_context_size", 3)["settings"]
     assert (settings["split"], settings["min_context_size"]) == ("test", 3)
     assert settings["num_prompts"] == len([one for one in load_prompts(data, "test") if len(one.prompt_turns) >= 3])
 
 
+@pytest.mark.slow
 def test_the_separator_of_the_agent_is_replaced_in_the_data(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"dialog": ["a | b", "c"]}\n', encoding="utf-8")
     (prompt,) = evaluate.Task(str(tmp_path), 5, 1, "|").prompts("test")
     assert prompt.prompt_turns == ["a b"]
 
 
+@pytest.mark.slow
 def test_two_agents_on_the_same_prompts(script, runs, tmp_path):
     few = ["--max_prompts", 9]
     result = evaluated(script, tmp_path, "--agent", runs[0], "--baseline", runs[1], *few)
@@ -84,6 +91,7 @@ def test_two_agents_on_the_same_prompts(script, runs, tmp_path):
     assert other["metrics"] != result["after"]
 
 
+@pytest.mark.slow
 def test_the_replies_are_those_that_were_measured(script, runs, prompts, tmp_path):
     """Lengths and shares recomputed from the file alone."""
     replies = tmp_path / "new" / "replies.jsonl"
@@ -97,6 +105,7 @@ def test_the_replies_are_those_that_were_measured(script, runs, prompts, tmp_pat
     assert result["metrics"]["truncated"]["mean"] == pytest.approx(sum(shares) / 7)
 
 
+@pytest.mark.slow
 def test_the_report_has_every_row_and_the_notes(script, runs, tmp_path):
     report = tmp_path / "table.md"
     argv = ["--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8, "--best_of", 2, "--report", report]
@@ -113,6 +122,7 @@ def test_an_option_replaces_the_agents_own_sampling():
     assert choose_sampling(options, own) == Sampling(20, 0.7, 0, 0.9, 2, True)
 
 
+@pytest.mark.slow
 def test_a_baseline_without_settings_is_prompted_as_the_agent_is(script, data, tmp_path):
     """A plain model folder with the agent's own weights differs by nothing, its perplexity included."""
     tiny.gpt2(seed=1).save_pretrained(tmp_path / "lm")
@@ -124,6 +134,7 @@ def test_a_baseline_without_settings_is_prompted_as_the_agent_is(script, data, t
     assert all(value == 0 for found in difference.values() for value in found.values())
 
 
+@pytest.mark.slow
 def test_two_agents_with_other_lengths_and_tokenizers(script, runs, data, tmp_path):
     """The longer responses of one fit into the other; what counts tokens is not compared."""
     other = save_run(tmp_path / "other", data, seed=2)
@@ -136,6 +147,7 @@ def test_two_agents_with_other_lengths_and_tokenizers(script, runs, data, tmp_pa
     assert result["difference"]["mean_words"]["mean"] is not None
 
 
+@pytest.mark.slow
 def test_one_prompt_has_no_other(script, runs, tmp_path):
     samples = tmp_path / "s.json"
     result = evaluated(script, tmp_path, "--agent", runs[0], "--max_prompts", 1, "--samples", samples)
@@ -144,6 +156,7 @@ def test_one_prompt_has_no_other(script, runs, tmp_path):
     assert len(json.loads(samples.read_text(encoding="utf-8"))) == 1
 
 
+@pytest.mark.slow
 def test_prompts_that_lack_something(script, tmp_path, capsys):
     """Without a reference and an act, lengths, distinct-n and copies are left."""
     (tmp_path / "validation.jsonl").write_text('{"prompt": "Tea ?", "reference": "No ."}\n{"prompt": "Why ?"}\n')
@@ -161,6 +174,7 @@ def test_prompts_that_lack_something(script, tmp_path, capsys):
     assert set(result["baselines"]) == BASELINES - without
 
 
+@pytest.mark.slow
 def test_an_agent_without_its_run_has_the_data_or_the_config_that_is_named(script, runs, data, tmp_path):
     lm, few = save_plain(tmp_path / "lm"), ["--max_prompts", 4]
     found = evaluated(script, tmp_path, "--agent", lm, "--config", runs[0].parent / "config.yaml", *few)
@@ -175,6 +189,7 @@ def judged_run(folder, data, classifier):
     return save_run(folder, data, 1, reward_class={"id": "CompositeReward", "args": {"parts": parts}})
 
 
+@pytest.mark.slow
 def test_a_classifier_by_option_and_one_of_the_reward(script, data, classifier, tmp_path):
     argv = ["--agent", judged_run(tmp_path, data, classifier), "--max_prompts", 8]
     expected = COUNTS | OVERLAP | ACTS | {"reference_perplexity"}
@@ -195,6 +210,7 @@ def test_a_classifier_by_option_and_one_of_the_reward(script, data, classifier, 
     assert "score" in evaluated(script, tmp_path, "--agent", agent, "--max_prompts", 4, "--no_intent")["metrics"]
 
 
+@pytest.mark.slow
 def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
     (tmp_path / "mine.py").write_text(
@@ -214,6 +230,7 @@ def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, monkey
         assert evaluated(script, tmp_path, *argv, *trust)["metrics"]["score"]["mean"] == 7.0
 
 
+@pytest.mark.slow
 def test_the_score_has_the_truncation_penalty_of_the_run(script, data, tmp_path):
     found = {}
     for penalty in (0.0, 0.5):
@@ -226,6 +243,7 @@ def test_the_score_has_the_truncation_penalty_of_the_run(script, data, tmp_path)
     assert found[0.0]["baselines"] == found[0.5]["baselines"]  # they are not cut
 
 
+@pytest.mark.slow
 def test_a_judge_beside_the_classifier_of_the_reward(script, data, classifier, tmp_path):
     report = tmp_path / "table.md"
     argv = ["--agent", judged_run(tmp_path, data, classifier), "--report", report, "--max_prompts", 8]
@@ -242,6 +260,7 @@ def test_a_judge_beside_the_classifier_of_the_reward(script, data, classifier, t
     assert all(result["metrics"][name.replace("intent", "judge")] == result["metrics"][name] for name in ACTS)
 
 
+@pytest.mark.slow
 def test_a_package_that_is_not_installed(script, runs, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rouge_score", None)
     monkeypatch.setattr(
@@ -249,3 +268,17 @@ def test_a_package_that_is_not_installed(script, runs, tmp_path, monkeypatch, ca
     )
     assert script.main(["--agent", str(runs[0]), "--output", str(tmp_path / "e.json")]) == 2
     assert "pip install rouge-score" in capsys.readouterr().err
+
+
+def test_data_and_lengths_are_those_of_the_options_else_of_the_configuration_else_of_the_agent(tmp_path):
+    agent: Any = SimpleNamespace(settings=SimpleNamespace(turn_separator="<sep>", context_size=4))
+    asked = {"agent": str(tmp_path / "agent"), "output": tmp_path / "o.json"}
+    assert read_task(EvaluateOptions(**asked, data_path="x"), agent) == Task("x", 4, 1, "<sep>")
+    with pytest.raises(UserError, match=r"--config.*--data_path"):
+        read_task(EvaluateOptions(**asked), agent)
+    keys = "data_path: d}}\ncontext_size: 3\nmin_context_size: 2\ndrop_overlap: true"
+    (tmp_path / "config.yaml").write_text(SMALL.replace("data_path: d}}", keys))
+    for options, data, least in (({}, "d", 2), ({"data_path": "x", "min_context_size": 1}, "x", 1)):
+        task = read_task(EvaluateOptions(**asked, **options, trust_config=True), agent)
+        assert (task.data_path, task.context_size, task.min_context_size) == (data, 3, least)
+        assert (task.turn_separator, task.drop_overlap) == ("<sep>", True)

@@ -5,14 +5,18 @@ import json
 import pytest
 
 from rlhf_dialog.commands.evaluate import EvaluateOptions
-from rlhf_dialog.commands.evaluate_options import OwnMetric, folders_beside
+from rlhf_dialog.commands.evaluate_options import (
+    OwnMetric,
+    folders_beside,
+    judge_folder,
+    relevance_folders,
+    reward_judges,
+)
 from rlhf_dialog.config.registry import MetricFactory, RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.scoring import score_dialogues
 from tests.parts.evaluations import evaluated
 from tests.parts.relevance_models import save_letters
-
-pytestmark = pytest.mark.slow
 
 OWN = """
 from rlhf_dialog import BaseReward, RewardFactory
@@ -41,6 +45,7 @@ def own(tmp_path, monkeypatch):
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_reward_and_a_metric_of_ones_own_judge_every_system(script, runs, own, prompts, tmp_path):
     report, replies = tmp_path / "table.md", tmp_path / "replies.jsonl"
     argv = ["--agent", runs[0], "--register", own, "--max_prompts", 6, "--report", report, "--replies", replies]
@@ -55,6 +60,7 @@ def test_a_reward_and_a_metric_of_ones_own_judge_every_system(script, runs, own,
     assert result["settings"]["judge"] is None
 
 
+@pytest.mark.slow
 def test_relevance_models_judge_every_system(script, runs, tmp_path):
     first, second = save_letters(tmp_path / "first"), save_letters(tmp_path / "second", "convolution", seed=1)
     argv = ["--agent", runs[0], "--baseline", runs[1], "--max_prompts", 12]
@@ -68,6 +74,7 @@ def test_relevance_models_judge_every_system(script, runs, tmp_path):
     assert set(names) <= set(result["difference"])
 
 
+@pytest.mark.slow
 def test_the_best_of_several_replies_by_the_reward(script, runs, tmp_path):
     argv = ["--agent", runs[0], "--max_prompts", 8]
     one, three = (evaluated(script, tmp_path, *argv, "--best_of", n) for n in (1, 3))
@@ -78,6 +85,7 @@ def test_the_best_of_several_replies_by_the_reward(script, runs, tmp_path):
     assert three["settings"]["best_of"] == 3
 
 
+@pytest.mark.slow
 def test_an_agent_beside_has_a_row_and_is_compared_with_the_agent(script, runs, tmp_path):
     argv = ["--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8]
     found = evaluated(script, tmp_path, *argv, "--beside", f"again={runs[0]}")
@@ -85,6 +93,7 @@ def test_an_agent_beside_has_a_row_and_is_compared_with_the_agent(script, runs, 
     assert found["sweep_difference"]["again"]["score"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
 
 
+@pytest.mark.slow
 def test_the_mean_of_several_draws_counts(script, runs, tmp_path):
     """Each draw is what an evaluation with the next seed draws."""
     argv = ["--agent", runs[0], "--max_prompts", 8]
@@ -111,3 +120,11 @@ def test_the_name_of_a_row_is_given_or_that_of_the_run():
     beside = ("seed 1=runs/x/agent", "runs/y/agent", "models/z")
     names = {"seed 1": "runs/x/agent", "y": "runs/y/agent", "z": "models/z"}
     assert folders_beside(EvaluateOptions(agent="a", output="o", beside=beside)) == names
+
+
+def test_judges_have_names_of_their_own():
+    judges = ("LengthMatch", "folder", "{id: LengthMatch, args: {}}")
+    options = EvaluateOptions(agent="a", output="o", judge=judges, relevance_model=("x", "y"))
+    assert judge_folder(options) == "folder"
+    assert relevance_folders(options) == {"relevance": "x", "relevance_2": "y"}
+    assert list(reward_judges(judges, "cpu")) == ["judge_length_match", "judge_length_match_2"]

@@ -4,10 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.commands.options import Options, YamlOptions, option, parse_options, register, run_command
+from rlhf_dialog.commands.options import (
+    Options,
+    PrecisionOption,
+    YamlOptions,
+    option,
+    parse_options,
+    register,
+    run_command,
+)
 from rlhf_dialog.config.registry import ModelFactory
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.training.supervised.settings import PreferenceConfig, SFTConfig
 
 
 class DemoOptions(Options):
@@ -115,3 +125,14 @@ def test_a_file_that_fails(tmp_path, code, message):
         register(str(tmp_path / "mine.py"))
     with pytest.raises(UserError, match=r"--register absent.py: is not a regular file"):
         register("absent.py")
+
+
+def test_the_machine_decides_where_and_in_which_precision_unless_it_is_said():
+    for keys in (Config, SFTConfig, PreferenceConfig):
+        fields = keys.model_fields
+        assert (fields["device"].default, fields["precision"].default, fields["use_amp"].default) == (
+            "auto",
+            "auto",
+            None,
+        )
+    assert (PrecisionOption().device, PrecisionOption().precision) == ("auto", "auto")

@@ -52,6 +52,16 @@ class Stage:
         return f"accuracy {report['accuracy']}\n"
 
 
+class WithConfig(Stage):
+    """Its report has the configuration; it has no page."""
+
+    def train(self):
+        return {"config": self.config.model_dump(), "accuracy": 0.5}
+
+    def page(self, report):
+        return ""
+
+
 def test_the_folder_its_report_and_the_closing_lines(tmp_path, capsys):
     command, words = make_command(Keys, f"{__name__}:Stage", "Help."), ["--data_path", __file__, "--output"]
     assert command([*words, str(tmp_path / "out"), "--seed", "3"]) == 0
@@ -63,6 +73,13 @@ def test_the_folder_its_report_and_the_closing_lines(tmp_path, capsys):
     assert command([*words, str(tmp_path / "other"), "--seed", "9"]) == 2
     assert "seed: 9 is not wanted" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    for resume, code, word in (("auto", 0, "already"), ("never", 2, "not empty")):  # with the output of before
+        assert command([*words, str(tmp_path / "out"), "--seed", "3", "--resume", resume]) == code
+        assert word in "".join(capsys.readouterr())
+    assert make_command(Keys, f"{__name__}:WithConfig", "Help.")([*words, str(tmp_path / "plain")]) == 0
+    assert [path.name for path in (tmp_path / "plain").iterdir()] == ["report.json"]
+    assert list(read(tmp_path / "plain")) == ["config", "accuracy", "seconds", "versions", "fingerprint"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "plain"]
 
 
 SMALL = {

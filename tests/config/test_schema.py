@@ -148,6 +148,18 @@ def test_training_reads_it_and_says_what_has_no_effect(run_folder, capsys, caplo
     assert sum("has no effect here" in line for line in lines) == len(deleted)
 
 
+def test_guards_of_earlier_checkouts_are_read(write):
+    def guard(action, judge):
+        return load_config(write(f"{SMALL}eval_interval: 1\nguard: {{action: {action}, judge: {judge}}}\n")).guard
+
+    assert [guard(action, "{id: LengthMatch}").action for action in ("raise_kl", "go_back", "warn")] == [
+        "warn",
+        "stop",
+        "warn",
+    ]
+    assert guard("raise_kl", "null") is None
+
+
 def test_what_is_stored_of_it_is_read_again(run_folder, tmp_path):
     config = load_config(run_folder / "config.yaml")
     (tmp_path / "again.yaml").write_text(dump_yaml(config))

@@ -1,5 +1,6 @@
 """Rank 0 says what went wrong, once; what it does not know is said by the rank that knows."""
 
+import sys
 import time
 from pathlib import Path
 
@@ -76,3 +77,52 @@ def test_what_rank_0_does_not_know_is_told_by_the_rank_that_knows(tmp_path, monk
     monkeypatch.setattr(rank_errors, "REPORT_TIMEOUT", 0.5)
     _, second = runs_in_ranks(2, lambda r: speak(r, {"alone": 1}, after=2), tmp_path)
     assert (second[0], second[2]) == (3, "rank 1: error: only here\n")
+
+
+class Store(dict):
+    """What the ranks have met through, in one process."""
+
+    def set(self, key, value):
+        self[key] = value
+
+    def check(self, keys):
+        return all(key in self for key in keys)
+
+    def add(self, key, number):
+        self[key] = self.get(key, 0) + number
+        return self[key]
+
+
+@pytest.mark.parametrize(
+    ("own", "reported", "is_told"),
+    [(2, "2", False), (3, "2", False), (70, "2", True), (70, "70", False), (0, "2", False)],
+)
+def test_another_rank_is_silent_when_rank_0_has_said_why(monkeypatch, capfd, own, reported, is_told):
+    monkeypatch.setenv("RANK", "1")
+    store = Store(reported=reported)
+    monkeypatch.setattr(rank_errors, "MEETING", {"store": store})
+
+    def run():
+        print("a line")
+        sys.stderr.write("error: mine\n")
+        return own
+
+    assert rank_errors.with_one_voice(run) == own
+    assert capfd.readouterr() == ("", "rank 1: error: mine\n" if is_told else "")
+    assert store.get("noticed", 0) == (own > 0)
+
+
+def test_rank_0_prints_says_its_code_and_waits_until_the_other_has_noticed(monkeypatch, capfd):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for code in (0, 3):
+        store = Store(noticed=1)
+        monkeypatch.setattr(rank_errors, "MEETING", {"store": store})
+        assert rank_errors.with_one_voice(lambda code=code: print("a line") or code) == code
+        assert store.get("reported") == (str(code) if code else None)
+    assert capfd.readouterr().out == "a line\na line\n"
+    with pytest.raises(KeyError):  # nobody else was met
+        rank_errors.with_one_voice(lambda: {}["x"])
+    with pytest.raises(SystemExit) as end:
+        rank_errors.with_one_voice(lambda: sys.exit(143))
+    assert end.value.code == 143

@@ -135,6 +135,15 @@ def test_a_run_goes_on_from_the_checkpoint_whose_name_somebody_wrote_into_latest
     assert (tmp_path / "checkpoints/latest").read_text() == "iter_000003"
 
 
+def test_another_precision_is_reported(caplog):
+    state = make_trainer().state_dict()
+    for same in (state, {key: value for key, value in state.items() if key != "precision"}):  # the second: an older one
+        make_trainer().load_state_dict(same)
+    assert not caplog.records
+    make_trainer(use_amp=True).load_state_dict(state)
+    assert "fp32 and goes on in bf16" in caplog.text
+
+
 def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path, caplog):
     caplog.set_level("INFO", logger="rlhf_dialog")
     (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n')

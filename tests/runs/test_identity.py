@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -213,3 +214,15 @@ def test_a_checkpoint_of_other_formulas_is_refused_in_one_sentence(state):
         identity.refuse_other_formulas(Path("iter_000002"), state)
     assert len(str(caught.value).splitlines()) == 1
     identity.refuse_other_formulas(Path("iter_000002"), identity.record(settings(), {}))  # of today
+
+
+def test_a_rank_with_other_settings_or_another_model_is_refused():
+    def ranks(**changes):
+        return SimpleNamespace(gather=lambda value: [value, value | changes])
+
+    identity.refuse_other_ranks(settings(), {"model": "a"}, ranks())
+    for key, value, here in (("model", "b", "'a'"), ("eval_interval", 7, "0"), ("ledger", False, "true")):
+        with pytest.raises(
+            UserError, match=rf"rank 1 differs from rank 0; [^\n]+\n  {key}: {here} on rank 0, \S+ on rank 1$"
+        ):
+            identity.refuse_other_ranks(settings(), {"model": "a"}, ranks(**{key: value}))

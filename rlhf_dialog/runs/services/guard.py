@@ -121,7 +121,7 @@ class Guard:
         return {"looks": looks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Earlier versions also stored other signs of a validation, which are not read."""
+        """Earlier versions also stored other signs of a validation, which are not read, and validations without a judge."""
 
         def as_floats(values: list[float | None]) -> list[float]:
             return [math.nan if value is None else value for value in values]
@@ -129,6 +129,7 @@ class Guard:
         self.looks = [
             ValidationSnapshot(one["iteration"], as_floats(one["score"]), as_floats(one["judge"]), one.get("dialogues"))
             for one in state["looks"]
+            if one["judge"] is not None
         ]
 
 

@@ -1,13 +1,16 @@
-"""The formulas of the guard, on numbers made here."""
+"""The guard, on numbers made here: its formulas, and what each action does."""
 
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from rlhf_dialog.runs.services.guard import Change, Guard, ValidationSnapshot, change
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.runs.services.guard import Change, Guard, RunGuard, ValidationSnapshot, change
 
 RISING, FALLING = ([0.0, 1.0, 2.0, 4.0], [1.0, 2.5, 3.0, 5.0], [3.0, 4.0, 5.5, 7.0]), (3.0, 2.0, 1.0)
 
@@ -84,3 +87,63 @@ def test_the_state_is_json_from_which_another_guard_goes_on_alike():
         other.load_state_dict(state)
         assert (other.add(replace(rest[2], dialogues=dialogues)) is not None) == is_alarm
         assert other.last["score"].num_dialogues == (3 if is_alarm else 1)
+
+
+class Watched:
+    """A run with validations in its iterations 5, 10 and 15, and checkpoints of 4 and 6; `guard` has seen them all."""
+
+    iteration, done, judge = 4, False, "judge_x"
+
+    def __init__(self, folder, action, judges=FALLING):
+        self.world, self.folder, self.found, self.protected = World(), folder, [], []
+        for iteration in (4, 6):
+            (folder / f"checkpoints/iter_{iteration:06d}").mkdir(parents=True, exist_ok=True)
+        self.guard = RunGuard(action, self)
+        assert self.guard.after_iteration(self, {}) == {}
+        for look in looks(judges):
+            self.iteration = look.iteration
+            self.measured = SimpleNamespace(
+                per_prompt={"score": np.array(look.score), "judge_x": np.array(look.judge)}, dialogues=None
+            )
+            self.found.append(self.guard.after_iteration(self, {}))
+            self.protected.append(self.guard.state_dict()["protected"])
+
+    def due(self, iteration, done):
+        return iteration % 5 == 0
+
+    def again(self, action):
+        """A guard that goes on from the state of this one."""
+        other = RunGuard(action, self)
+        other.load_state_dict(json.loads(json.dumps(self.guard.state_dict())))
+        return other
+
+
+def test_an_alarm_stops_the_run_after_a_checkpoint_again_and_again_until_it_may_only_warn(tmp_path, caplog):
+    run = Watched(tmp_path, "stop")
+    assert run.guard.wants(run) == {"save", "stop"}
+    assert run.protected == [[5], [5, 10], [5]]
+    for stop in (lambda: run.guard.iteration_ended(run, True), lambda: run.again("stop").begin(run)):
+        with pytest.raises(RunStopped, match=r"from iteration 5 to 15 .* --checkpoint iter_000004 "):
+            stop()
+    run.again("warn").begin(run)
+    assert not caplog.records
+    assert Watched(tmp_path, "stop", (1.0, 2.0, 3.0)).protected[2] == [10, 15]
+
+
+def test_a_warning_does_not_stop_and_the_changes_are_metrics(tmp_path, caplog):
+    run = Watched(tmp_path, "warn")
+    assert [metrics["guard/alarm"] for metrics in run.found] == [0, 0, 1]
+    assert (run.found[1].keys(), run.protected) == ({"guard/alarm"}, [[], [], []])
+    score, error, judge = (run.found[2][f"guard/{name}"] for name in ("score_change", "score_error", "judge_change"))
+    assert (score, error, judge) == pytest.approx((3.125, 0.125, -1.97))  # changes 3, 3, 3.5, 3
+    assert "from iteration 5 to 15" in caplog.text
+    assert run.guard.wants(run) == set()
+    run.guard.iteration_ended(run, True)
+
+
+def test_what_earlier_versions_stored_without_a_judge_is_not_compared(tmp_path):
+    look = {"iteration": 5, "score": [1.0], "judge": None, "signs": {}}
+    alarm = {"sentence": "x", "since": 5, "is_judged": True}
+    guard = Watched(tmp_path, "stop").again("stop")
+    guard.load_state_dict({"guard": {"looks": [look], "first": {}, "said": [], "num_raised": 0}, "alarm": alarm})
+    assert (guard.guard.looks, guard.alarm.since) == ([], 5)

@@ -8,8 +8,10 @@ import pytest
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import BaseReward, NoScore, Part
 from rlhf_dialog.runs.services import ledger
+from rlhf_dialog.runs.services.base import PPORun
 from rlhf_dialog.runs.services.ledger import (
     Ledger,
+    LedgerService,
     cut_ledger,
     keep_some_texts,
     markdown_table,
@@ -114,6 +116,27 @@ def test_texts_only_where_they_are_asked_for():
     found = rows_of(rollout, 1, trainer.config.model_copy(update={"ledger_texts": "all"}))
     assert (found[0]["prompt"], found[0]["reply"]) == (["Hi .", "Yes ?", "Tea ."], "No .")
     assert found[1]["prompt"] == rollout.dialogues[1].prompt_turns
+
+
+@pytest.mark.parametrize(
+    ("texts", "in_file", "in_table"), [("all", True, True), ("some", True, False), ("none", False, False)]
+)
+def test_each_iteration_is_recorded_once_and_every_second_one_as_a_table(tmp_path, texts, in_file, in_table):
+    trainer, tables = make_trainer(ledger_texts=texts, sample_interval=2), []
+    run, service = (
+        PPORun(trainer.config, tmp_path, trainer),
+        LedgerService(trainer.config, lambda *one: tables.append(one)),
+    )
+    service.begin(run)
+    for _ in range(2):
+        trainer.step()
+        assert service.after_iteration(run, {}) == {}
+        assert service.complete(run, {})
+    service.end(None)
+    assert [row["iteration"] for row in read(tmp_path)] == [1] * 6 + [2] * 6
+    assert all(("reply" in row) == in_file for row in read(tmp_path))
+    ((iteration, columns, cells),) = tables
+    assert (iteration, len(cells), "reply" in columns) == (2, 6, in_table)
 
 
 # -- the file

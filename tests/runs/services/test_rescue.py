@@ -5,11 +5,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from rlhf_dialog import BaseReward, RewardFactory, UserError, VecInfo, VecInfoFactory
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.runs.services.base import Service
-from rlhf_dialog.runs.services.rescue import Rescue
+from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
 from tests.parts.ppo_runs import planned, rows, same, weights, without_clocks
+from tests.parts.trainers import settings
 
 RUN = Path("run_results/ppo")
 
@@ -158,6 +163,26 @@ def test_several_ranks_do_not_save_what_one_of_them_may_have_met_alone(tmp_path)
     with pytest.raises(ValueError, match="broken"):
         iterate(run)
     assert run.saved == []
+
+
+@pytest.mark.parametrize(
+    ("error", "is_trial", "is_left"),
+    [(RewardError("r"), False, True), (RewardError("r"), True, False), (UserError("u"), False, False)],
+)
+def test_the_traceback_of_a_reward_is_left_in_the_run_folder(tmp_path, error, is_trial, is_left):
+    with pytest.raises(UserError), failures_recorded(settings(), tmp_path / "run", World(), is_trial):
+        raise error
+    assert (tmp_path / "run/error.log").is_file() == is_left
+
+
+def test_a_full_gpu_ends_the_run_with_three_keys_that_help_and_the_way_back(tmp_path):
+    for way in ("There is no checkpoint yet", "--resume goes on from iter_000002"):
+        with pytest.raises(RunStopped) as stopped, failures_recorded(settings(), tmp_path, World(), False):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        what, rest = str(stopped.value).split("; what helps: ")
+        assert what.startswith("the GPU has no memory left")
+        assert (rest.count(";"), rest.endswith(f". {way}")) == (2, True)
+        (tmp_path / "checkpoints/iter_000002").mkdir(parents=True, exist_ok=True)
 
 
 # -- whole runs

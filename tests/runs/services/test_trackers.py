@@ -17,10 +17,17 @@ from rich.console import Console
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.metrics_file import cut_metrics, read_metrics
-from rlhf_dialog.runs.services.trackers import ConsoleTracker, JsonlTracker, Trackers, check_packages
+from rlhf_dialog.runs.services.trackers import (
+    ConsoleTracker,
+    JsonlTracker,
+    Trackers,
+    TrackerService,
+    check_packages,
+)
 from rlhf_dialog.runs.services.wandb_tracker import open_wandb
 from rlhf_dialog.runs.smoke import smoke
 from tests.parts.processes import HANGING, environment, start_python
@@ -139,6 +146,21 @@ def test_two_replies_are_shown_with_the_turn_before_them_and_the_score():
     assert [line.split()[1] for line in replies([f"text{i}" for i in range(12)])] == ["text0", "text6"]
     assert replies(["word " * 40, "two\nlines"])[0].startswith("| " + "word " * 19 + "... -> word")
     assert replies(["x", "two\nlines"])[1] == "| two lines -> two lines  0.75"
+
+
+def test_every_iteration_is_logged_and_every_second_one_shown_with_replies(tmp_path, capsys):
+    rollout = FakeRollout(dialogues=[Dialogue(["hello"], response="bye")], paid=torch.tensor([0.75]))
+    run: Any = SimpleNamespace(folder=tmp_path, world=World(), iteration=0, progress=0.0, rollout=rollout)
+    service = TrackerService(config(log_interval=2), tmp_path, run.world, False)
+    assert not service.complete(run, {})  # it has not begun
+    service.begin(run)
+    for run.iteration in (1, 2, 3):
+        assert service.after_iteration(run, {**METRICS, "iteration": run.iteration}) == {}
+        assert service.complete(run, {})
+    service.end(None)
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in shown] == [["iteration", "2"], ["|", "hello"]]
+    assert [row["iteration"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("terminal", [False, True])

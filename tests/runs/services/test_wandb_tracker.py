@@ -10,7 +10,7 @@ from tests.parts.trainers import settings
 
 
 def config(**keys):
-    return settings(use_wandb=True, experiment_name="first", **keys)
+    return settings(**{"use_wandb": True, "experiment_name": "first"} | keys)
 
 
 def warnings_of(caplog):
@@ -26,6 +26,9 @@ def test_it_opens_online_with_a_limit_of_20_seconds(wandb, tmp_path, caplog):
     tracker.close()
     assert (wandb.runs[0].steps, wandb.runs[0].is_finished) == ([3], True)
     assert warnings_of(caplog) == []
+    for keys in ({"disable_wandb": True}, {"use_wandb": False}):
+        assert open_wandb(config(**keys), tmp_path) is None
+    assert len(wandb.runs) == 1
 
 
 @pytest.mark.parametrize(
