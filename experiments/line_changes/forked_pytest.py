@@ -16,7 +16,7 @@ HEAVY = (
     *("numpy", "torch", "torch.distributed", "torch.nn.parallel", "transformers", "transformers.modeling_utils"),
     *("transformers.models.auto.modeling_auto", "transformers.models.gpt2.modeling_gpt2", "transformers.trainer"),
     *("transformers.models.llama.modeling_llama", "tokenizers", "safetensors.torch", "accelerate", "datasets"),
-    *("pydantic", "yaml", "rich.console", "rich.progress", "matplotlib.pyplot", "nltk", "evaluate", "rouge_score"),
+    *("pydantic", "yaml", "rich.console", "rich.progress", "matplotlib.pyplot", "nltk", "rouge_score"),
     *("sacrebleu", "gymnasium", "pytest", "hypothesis", "hypothesis.extra.numpy", "httpx"),
 )
 ENVIRONMENT = {

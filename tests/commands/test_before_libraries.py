@@ -44,7 +44,7 @@ MISSING = {  # command: words that name a folder, data or a file that is not the
     "train-policy": ["--config", "restaurant.yaml", "--domain", NOWHERE],
     "evaluate-policy": ["--agent", NOWHERE],
 }
-WRITE = {"write-dialogues", "doctor", "feedback"}  # they read no folder; `feedback` is below
+WRITE = {"benchmark", "write-dialogues", "schema", "doctor", "feedback"}  # they read no folder; `feedback` is below
 BOTS = {
     "init": ["--run", "bot", "--agent", NOWHERE],
     "rollback": ["--run", NOWHERE, "0001"],

@@ -3,7 +3,6 @@
 # ruff: noqa: F401
 import accelerate
 import datasets
-import evaluate
 import gradio
 import gradio.route_utils
 import matplotlib.pyplot
