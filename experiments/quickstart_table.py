@@ -114,12 +114,12 @@ def train_on_references(folder: Path, seed: int) -> None:
     number = round(episodes / config["num_responses_per_prompt"])
     stage = quickstart.Stage(
         REFERENCES,
-        f"-m rlhf_dialog train-sft --config sft_quickstart.yaml --model_path {quickstart.SFT} --data_path {quickstart.DATA} "
+        f"train-sft --config sft_quickstart.yaml --model_path {quickstart.SFT} --data_path {quickstart.DATA} "
         f"--output {ON_REFERENCES} --max_train_prompts {number} --epochs 1 --learning_rate {REFERENCES_RATE}",
         (Path("configs/sft_quickstart.yaml"), quickstart.SFT, quickstart.DATA),
         ON_REFERENCES,
     )
-    if quickstart.run_stage(stage.with_seed(seed), folder, Console(highlight=False)):
+    if quickstart.run_stages([stage.with_seed(seed)], folder, Console(highlight=False)):
         raise UserError(f"{folder}: {REFERENCES} ended with an error; run this again to go on")
 
 

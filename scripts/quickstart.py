@@ -2,19 +2,25 @@
 
 exchanges -> supervised model -> act classifier -> preference model -> PPO -> comparison before and after -> plot and report.
 
-docs/QUICKSTART.md describes the data. Each stage is one command that you can also run yourself. A stage is skipped if its
-command, code, configuration and inputs are unchanged since its last run.
+docs/QUICKSTART.md describes the data. Each stage is one command that you can also run yourself. Stages that do not need each
+other run side by side. A stage is skipped if its command, code, configuration and inputs are unchanged since its last run.
 """
 
 import argparse
 import hashlib
 import json
+import multiprocessing
+import os
 import shutil
-import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.metadata import version
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 try:
@@ -25,6 +31,7 @@ except ModuleNotFoundError as error:
 from rich.markup import escape
 from rich.table import Table
 
+from rlhf_dialog.commands import dispatcher
 from rlhf_dialog.commands.command_line import check_seed, exit_code, exit_on_sigterm
 from rlhf_dialog.config.loading import shipped_folder
 from rlhf_dialog.terminal import Console
@@ -55,65 +62,77 @@ class Stage:
         return replace(self, command=f"{self.command} --seed {seed}") if self.seeded and seed else self
 
 
-WRITE = "-m rlhf_dialog write-dialogues --num_dialogues 16000 --output"
+WRITE = "write-dialogues --num_dialogues 16000 --output"
 CONFIGS = {kind: Path(f"configs/{kind}_quickstart.yaml") for kind in ("sft", "intent", "preference")}
 SCORE = Path("configs/quickstart_score.yaml")
-STAGES = (
-    Stage("write what guests say and an attentive receptionist answers", f"{WRITE} {DATA}", (), DATA),
-    Stage(
-        "the same guests at a careless desk: most replies miss the point",
-        f"{WRITE} {CARELESS} --careless 0.6",
-        (),
-        CARELESS,
+ROUNDS = (  # the stages of a round run side by side
+    (
+        Stage("pairs of replies, of which one is better", f"{WRITE} {PAIRS} --pairs 2000", (), PAIRS),
+        Stage("write what guests say and an attentive receptionist answers", f"{WRITE} {DATA}", (), DATA),
+        Stage(
+            "the same guests at a careless desk: most replies miss the point",
+            f"{WRITE} {CARELESS} --careless 0.6",
+            (),
+            CARELESS,
+        ),
     ),
-    Stage("pairs of replies, of which one is better", f"{WRITE} {PAIRS} --pairs 2000", (), PAIRS),
-    Stage(
-        "supervised fine-tuning of a small Llama from scratch",
-        "-m rlhf_dialog train-sft --config sft_quickstart.yaml",
-        (CONFIGS["sft"], CARELESS),
-        SFT,
+    (
+        Stage(
+            "supervised fine-tuning of a small Llama from scratch",
+            "train-sft --config sft_quickstart.yaml",
+            (CONFIGS["sft"], CARELESS),
+            SFT,
+        ),
+        Stage(
+            "train the act classifier of the reward",
+            "train-intent-classifier --config intent_quickstart.yaml",
+            (CONFIGS["intent"], CARELESS),
+            INTENT,
+        ),
     ),
-    Stage(
-        "train the act classifier of the reward",
-        "-m rlhf_dialog train-intent-classifier --config intent_quickstart.yaml",
-        (CONFIGS["intent"], CARELESS),
-        INTENT,
+    (
+        Stage(
+            "train the preference model of the reward",
+            "train-preference-model --config preference_quickstart.yaml",
+            (CONFIGS["preference"], PAIRS, SFT),
+            PREFERENCE,
+        ),
     ),
-    Stage(
-        "train the preference model of the reward",
-        "-m rlhf_dialog train-preference-model --config preference_quickstart.yaml",
-        (CONFIGS["preference"], PAIRS, SFT),
-        PREFERENCE,
+    (
+        Stage(
+            "PPO",
+            "train --config quickstart.yaml",
+            (Path("configs/quickstart.yaml"), DATA, SFT, INTENT, PREFERENCE),
+            RUN,
+        ),
     ),
-    Stage(
-        "PPO",
-        "-m rlhf_dialog train --config quickstart.yaml",
-        (Path("configs/quickstart.yaml"), DATA, SFT, INTENT, PREFERENCE),
-        RUN,
+    (
+        Stage(
+            "compare before and after on held-out prompts",
+            f"evaluate --agent {RUN}/agent --baseline {SFT} --config {SCORE.name} --max_prompts 400 "
+            f"--output {RUN}/evaluation.json --samples {RUN}/samples.json --replies {RUN}/replies.jsonl",
+            (SCORE, RUN / "agent", SFT, INTENT, DATA),
+            RUN / "evaluation.json",
+            clear=False,
+        ),
     ),
-    Stage(
-        "compare before and after on held-out prompts",
-        f"-m rlhf_dialog evaluate --agent {RUN}/agent --baseline {SFT} --config {SCORE.name} --max_prompts 400 "
-        f"--output {RUN}/evaluation.json --samples {RUN}/samples.json --replies {RUN}/replies.jsonl",
-        (SCORE, RUN / "agent", SFT, INTENT, DATA),
-        RUN / "evaluation.json",
-        clear=False,
-    ),
-    Stage(
-        "plot",
-        f"-m rlhf_dialog plot-run --run {RUN}",
-        (RUN / "metrics.jsonl",),
-        RUN / "plot.png",
-        clear=False,
-        seeded=False,
-    ),
-    Stage(
-        "report with the comparison",
-        f"-m rlhf_dialog report {RUN}",
-        (RUN / "metrics.jsonl", RUN / "evaluation.json", RUN / "samples.json"),
-        RUN / "report.html",
-        clear=False,
-        seeded=False,
+    (
+        Stage(
+            "report with the comparison",
+            f"report {RUN}",
+            (RUN / "metrics.jsonl", RUN / "evaluation.json", RUN / "samples.json"),
+            RUN / "report.html",
+            clear=False,
+            seeded=False,
+        ),
+        Stage(
+            "plot",
+            f"plot-run --run {RUN}",
+            (RUN / "metrics.jsonl",),
+            RUN / "plot.png",
+            clear=False,
+            seeded=False,
+        ),
     ),
 )
 
@@ -141,10 +160,8 @@ def run(folder: Path, seed: int = 0) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     start = time.perf_counter()
-    for number, stage in enumerate((stage.with_seed(seed) for stage in STAGES), 1):
-        console.print(f"\n[bold]{number}/{len(STAGES)} {stage.title}[/bold]\n$ python {stage.command}")
-        if code := run_stage(stage, folder, console):
-            console.print(f"stage {number} ended with exit code {code}")
+    for stages in ROUNDS:
+        if code := run_stages([stage.with_seed(seed) for stage in stages], folder, console):
             return code
     console.print(samples_table(folder / RUN / "samples.json"))
     console.print(f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {folder / RUN}")
@@ -154,21 +171,77 @@ def run(folder: Path, seed: int = 0) -> int:
     return 0
 
 
-def run_stage(stage: Stage, folder: Path, console: Console) -> int:
-    """Run the command in `folder` unless its stamp shows that nothing has changed; returns the exit code."""
-    output, stamp = folder / stage.output, folder / stage.stamp
-    if output.exists() and stamp.is_file() and stamp.read_text() == compute_fingerprint(stage, folder):
-        console.print("unchanged, skipped")
+def run_stages(stages: Sequence[Stage], folder: Path, console: Console) -> int:
+    """Run side by side those that have changed; returns the exit code of the first that fails, or 0.
+
+    The first one prints as it runs, and what the others print follows. Stages side by side compute with one thread each.
+    """
+    changed = [stage for stage in stages if not is_unchanged(stage, folder)]
+    for stage in stages:
+        note = "" if stage in changed else "  (unchanged, skipped)"
+        console.print(f"\n[bold]{stage.title}[/bold]{note}\n$ rlhf-dialog {stage.command}")
+    if not changed:
         return 0
-    if stage.clear and output.exists():
-        shutil.rmtree(output)
+    load_libraries()
     start = time.perf_counter()
-    code = subprocess.run([sys.executable, "-P", *stage.command.split()], cwd=folder).returncode
-    if code == 0:
-        stamp.parent.mkdir(parents=True, exist_ok=True)
-        stamp.write_text(compute_fingerprint(stage, folder))
-        console.print(f"({time.perf_counter() - start:.0f} s)")
-    return code
+    with ExitStack() as stack:
+        printed = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        files = [None, *(printed / str(number) for number in range(1, len(changed)))]
+        processes = []
+        for stage, file in zip(changed, files, strict=True):
+            if stage.clear and (folder / stage.output).exists():
+                shutil.rmtree(folder / stage.output)
+            processes.append(PROCESSES.Process(target=call, args=(stage, folder, file, len(changed) > 1)))
+            processes[-1].start()
+            stack.callback(end, processes[-1])
+        for stage, file, process in zip(changed, files, processes, strict=True):
+            process.join()
+            if file:
+                console.out(f"\n{stage.title}:\n{file.read_text(encoding='utf-8')}", end="", highlight=False)
+            if process.exitcode:
+                console.print(f"{stage.title}: ended with exit code {process.exitcode}")
+            else:
+                (folder / stage.stamp).parent.mkdir(parents=True, exist_ok=True)
+                (folder / stage.stamp).write_text(compute_fingerprint(stage, folder))
+    console.print(f"({time.perf_counter() - start:.0f} s)")
+    return next((process.exitcode for process in processes if process.exitcode), 0)
+
+
+PROCESSES = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+
+
+def load_libraries() -> None:
+    """Import what the stages need once, before the first is forked: each would import it for several seconds."""
+    for name in ("runs.agent", "training.supervised.sft", "training.supervised.preference_model", "evaluation.plot"):
+        import_module(f"rlhf_dialog.{name}")
+
+
+def call(stage: Stage, folder: Path, file: Path | None, side_by_side: bool) -> None:
+    """In a process of its own: run the command in `folder`, with what it prints in the file, and exit with its code."""
+    import torch
+
+    os.chdir(folder)
+    if file:
+        written = file.open("w", encoding="utf-8")
+        os.dup2(written.fileno(), 1)
+        os.dup2(written.fileno(), 2)
+    if side_by_side:
+        torch.set_num_threads(1)
+    sys.exit(dispatcher.main(stage.command.split()))
+
+
+def end(process: BaseProcess) -> None:
+    """Wait for a process that has ended, or end it: a stage that is told to end keeps what it has finished."""
+    process.terminate()
+    process.join()
+
+
+def is_unchanged(stage: Stage, folder: Path) -> bool:
+    """Whether the output is there, and the stamp has the fingerprint of today."""
+    stamp = folder / stage.stamp
+    return (
+        (folder / stage.output).exists() and stamp.is_file() and stamp.read_text() == compute_fingerprint(stage, folder)
+    )
 
 
 def compute_fingerprint(stage: Stage, folder: Path) -> str:
@@ -177,7 +250,7 @@ def compute_fingerprint(stage: Stage, folder: Path) -> str:
     A configuration that is not in the folder is the one that comes with the program.
     """
     digest = hashlib.sha256(f"{stage.command} {version('torch')} {version('transformers')}".encode())
-    for path in (folder / stage.command.split()[0], PACKAGE, *(folder / path for path in stage.inputs)):
+    for path in (PACKAGE, *(folder / path for path in stage.inputs)):
         source = path if path.exists() else shipped_folder("configs") / path.name
         for file in sorted(source.rglob("*")) if source.is_dir() else [source]:
             if file.is_file() and "__pycache__" not in file.parts:
