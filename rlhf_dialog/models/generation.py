@@ -17,8 +17,8 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
-from rlhf_dialog.data.chat_template import closing_ids, separator_of
-from rlhf_dialog.data.dialogue import render_reply, render_target
+from rlhf_dialog.data.chat_template import TurnEncoder, closing_ids, separator_of
+from rlhf_dialog.data.dialogue import Dialogue, render_reply, render_target
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.masks import position_ids_of
@@ -500,3 +500,58 @@ def join_rows(parts: list[Tensor], empty: int) -> Tensor:
     sizes = [list(zip(x.shape, widest, strict=True))[:0:-1] for x in parts]  # `pad` begins with the last dimension
     paddings = [[n for size, largest in pairs for n in (0, largest - size)] for pairs in sizes]
     return torch.cat([pad(x, padding, value=empty) for x, padding in zip(parts, paddings, strict=True)])
+
+
+# -- a policy that answers: dialogues as prompts, sampled tokens as text
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer: the text that rewards and metrics see (cut at the separator, without special tokens, stripped), its ids.
+
+    >>> Reply(text="Inside , please .", ids=[14, 10, 1449, 764, 50257], truncated=False)
+    """
+
+    text: str
+    ids: list[int]  # of the policy, including its end token
+    truncated: bool  # cut at `max_new_tokens`
+
+
+@dataclass(eq=False)
+class Responder:
+    """A policy with everything it needs to answer: how turns become tokens and back, how tokens are sampled, when a reply ends.
+
+    `context_size`: turns of a dialogue with an environment that a reply sees; None: all for which there is room.
+    """
+
+    policy: Policy
+    encoder: TurnEncoder
+    sampling: Sampling
+    stop: StopRule
+    limits: GenerationLimits = field(default_factory=GenerationLimits)
+    context_size: int | None = None
+
+    def encode(self, turns: Sequence[Sequence[str]], systems: Sequence[str | None] | None = None) -> TokenBatch:
+        """The prompts of these turns, oldest first, behind their system messages, on the policy's device."""
+        systems = systems or [None] * len(turns)
+        return self.batch([self.encoder.encode_prompt(*row) for row in zip(turns, systems, strict=True)])
+
+    def batch(self, ids: Sequence[Sequence[int]], prompt_groups: Tensor | None = None) -> TokenBatch:
+        """As `encode`, for prompts that are already ids."""
+        return TokenBatch.from_prompts(ids, self.encoder.pad_id, self.policy.lm.device, prompt_groups)
+
+    def generate(self, prompts: TokenBatch, uniform: Tensor | None = None) -> Responses:
+        """One response to each prompt, sampled from torch's global random state, or with these `random_numbers`."""
+        return respond(self.policy, prompts, self.sampling, self.stop, self.limits, uniform)
+
+    def read(self, responses: Responses) -> list[Reply]:
+        """The responses as text, without masked tokens."""
+        (ids,) = fetch(responses.tokens.response_ids)
+        rows = [row[mask].tolist() for row, mask in zip(ids, responses.tokens.response_mask, strict=True)]
+        ends = responses.truncated.tolist()
+        return [Reply(self.encoder.reply_text(row), row, end) for row, end in zip(rows, ends, strict=True)]
+
+    def reply(self, dialogues: Sequence[Dialogue], uniform: Tensor | None = None) -> list[Reply]:
+        """Answer each dialogue after all that has been said in it."""
+        turns = [[*d.prompt_turns, *(turn.text for turn in d.turns)] for d in dialogues]
+        return self.read(self.generate(self.encode(turns, [d.system for d in dialogues]), uniform))

@@ -18,7 +18,7 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.masks import masked_mean
+from rlhf_dialog.models.masks import apply_mask, masked_mean
 from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training.ppo import AdaptiveKLController
@@ -143,16 +143,19 @@ def difference_statistics(difference: Tensor, mask: Tensor) -> dict[str, Tensor]
     return {"largest": size.max(), "mean": masked_mean(size, mask), "tokens": mask.sum().to(size.dtype)}
 
 
-def check_start(largest: float, mean: float, noise: Noise, tokens: float = math.inf) -> None:
+def check_start(difference: Tensor, mask: Tensor, noise: Noise, world: World) -> None:
     """Raise RunStopped unless policy and reference are equal but for the `noise`, in a fresh run that starts from its reference.
 
-    Another difference comes from an error in masks, positions or dropout. `largest` and `mean` are those of |log-probability of
-    the policy - that of the reference|; the mean is at least |KL|.
+    Another difference (B, T) of their log-probabilities comes from an error in masks, positions or dropout.
     """
+    size = apply_mask(difference, mask).abs()
+    largest = max(world.gather(size.max().item() if len(size) else 0.0))
+    mean = masked_mean(size, mask, world.sum).item()
+    tokens = world.sum(mask.sum()).item()
     _compare("the policy starts as its own reference, but their log-probabilities differ", largest, mean, noise, tokens)
 
 
-def check_ratio(largest: float, mean: float, iteration: int, noise: Noise, tokens: float = math.inf) -> None:
+def check_ratio(largest: float, mean: float, tokens: float, iteration: int, noise: Noise) -> None:
     """Raise RunStopped unless every ratio is 1 before the first optimizer step, by the largest and the mean |log ratio|.
 
     The `noise` was measured at the run's temperature, which multiplies it. The mean is that of `tokens` tokens.

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.models.generation import Responder
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.part_sizes import REFERENCE, lacks_memory
 from rlhf_dialog.models.policy import compare_unfiltered
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch, send
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores
 from rlhf_dialog.training.episodes import EpisodeInputs, Episodes, Segments, run_episodes

@@ -4,10 +4,16 @@ import pytest
 import torch
 
 from rlhf_dialog.models import generation
-from rlhf_dialog.models.generation import GenerationLimits, PackedDecoder, PaddedDecoder, Sampling, new_decoder
+from rlhf_dialog.models.generation import (
+    GenerationLimits,
+    PackedDecoder,
+    PaddedDecoder,
+    Responder,
+    Sampling,
+    new_decoder,
+)
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.training.episodes import Episodes
 from rlhf_dialog.training.rollout import predict_columns
 from tests.parts import plain, policies

@@ -8,9 +8,8 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, respond
+from rlhf_dialog.models.generation import GenerationLimits, Responder, Sampling, StopRule, respond
 from rlhf_dialog.models.policy import Policy, teacher_forced
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch, fetch, send, send_all
 from tests.parts.pretended_gpu import CPU, CUDA, pretended_gpu
 from tests.parts.tiny import byte_tokenizer, gpt2, llama, packed

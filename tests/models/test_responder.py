@@ -9,10 +9,9 @@ from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.chat_template import prompt_encoder
-from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.generation import Sampling, StopRule, random_numbers
+from rlhf_dialog.models.chat_agent import ChatAgent, GrowingReply, certain, stream
+from rlhf_dialog.models.generation import Responder, Sampling, StopRule, random_numbers
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.models.responder import GrowingReply, Responder, certain, stream
 from tests.parts.agents import save
 from tests.parts.pretended_gpu import pretended_gpu
 from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2

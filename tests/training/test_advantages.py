@@ -7,7 +7,7 @@ import torch
 
 from rlhf_dialog.config.estimators import ESTIMATORS
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.advantages import ADVANTAGES
+from rlhf_dialog.training.trainer import ADVANTAGES
 from tests.parts.trainers import Holes, Places, make_trainer
 
 

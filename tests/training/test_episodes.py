@@ -11,13 +11,13 @@ from rlhf_dialog.data.dialogue import Dialogue, Turn
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.environments.base import EpisodeLimits
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, respond
+from rlhf_dialog.models.generation import GenerationLimits, Responder, Sampling, StopRule, respond
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Policy, teacher_forced
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.training import episodes, ppo
-from rlhf_dialog.training.episodes import EpisodeInputs, Segments, Span, newest_turns, run_episodes
+from rlhf_dialog.training.episodes import EpisodeInputs, newest_turns, run_episodes
+from rlhf_dialog.training.multi_turn import Segments, Span
 from rlhf_dialog.training.rollout import collect_rollout
 from tests.parts.families import family_tokenizer
 from tests.parts.rollouts import EOS, EOU, PAD, Recording, ids_of, slow, world

@@ -12,11 +12,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.models.generation import GenerationLimits, Responses, Sampling, StopRule
+from rlhf_dialog.models.generation import GenerationLimits, Responder, Responses, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.packing import KeyValues
 from rlhf_dialog.models.policy import Policy, run_rows
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules

@@ -54,8 +54,8 @@ def test_an_iteration_says_where_it_is():
     trainer.step()  # before anybody listens
     trainer.listener = lambda iteration, text: told.append((iteration, text))
     trainer.step()
-    rollout = [f"rollout, {text}" for text in ("0 of 6 responses", "4 of 6 responses", "reference model", "reward")]
-    update = [f"update, epoch {i} of 2, minibatch {j} of 2" for i in (1, 2) for j in (1, 2)]
+    rollout = ["0 of 6 responses", "4 of 6 responses", "reference model", "reward"]
+    update = [f"epoch {i} of 2, minibatch {j} of 2" for i in (1, 2) for j in (1, 2)]
     assert told == [(2, text) for text in rollout + update]
     trainer.speaker.reply(PROMPTS)  # as a validation does
     assert len(told) == 8

@@ -8,7 +8,7 @@ import torch
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.environments.base import EpisodeLimits
-from rlhf_dialog.models.responder import Responder
+from rlhf_dialog.models.generation import Responder
 from rlhf_dialog.training.simulated import Simulated
 from tests.parts.ranks import in_ranks
 from tests.parts.text_environments import Letters
