@@ -125,10 +125,6 @@ class ChatAgent(Responder):
         encoder = prompt_encoder(self.encoder.tokenizer, CHAT_TEMPLATE, self.encoder.max_prompt_length, system_prompt)
         return ChatAgent(self.policy, encoder, self.settings.model_copy(update={"system_prompt": system_prompt}))
 
-    def spoken(self, text: str) -> str:
-        """`text` as the model sees it: a space replaces what would end a turn, and the tokenizer's special tokens."""
-        return self.encoder.spoken(text)
-
     def chat(self, text: str, history: list[str] | None = None) -> str:
         """The reply to `text` after the turns of `history`, oldest first; long histories lose their oldest turns.
 

@@ -91,7 +91,7 @@ class Policy(nn.Module):
         return view
 
     def autocast(self, like: Tensor) -> torch.autocast:
-        """Autocast under `use_amp`, on the device of `like`; the outermost of nested contexts converts trained weights once."""
+        """Autocast under `use_amp`, on the device of `like`."""
         return torch.autocast(like.device.type, self.amp_dtype, enabled=self.use_amp)
 
     def forward(
@@ -128,14 +128,10 @@ class Policy(nn.Module):
             return *predict(logits, targets, temperature, support, with_entropy), kl
 
         def parts(features: Tensor) -> Any:
-            size = self.positions_at_once
-            return in_chunks(part, size, features, packed.targets, packed.support, ref_features)
+            return in_chunks(part, self.positions_at_once, features, packed.targets, packed.support, ref_features)
 
-        compute: Callable[[Tensor], Any] = parts
-        for policy in (self, other):
-            if policy is not None:
-                compute = policy.with_gathered_head(compute)
-        logprobs, entropy, kl = compute(features)
+        compute = self.with_gathered_head(parts)
+        logprobs, entropy, kl = (compute if other is None else other.with_gathered_head(compute))(features)
         return Predictions(logprobs, entropy, kl=kl)
 
     def features(
@@ -146,9 +142,9 @@ class Policy(nn.Module):
         `padded`: compute rows with padding and the library's own attention, also where the model packs.
         """
         together = packs(self.lm) and not padded
-        index = packed.keep if together else packed.kept_place
         with self.autocast(packed.ids):
             features, hidden = self.run(lambda module: run_rows(module, packed, together, cache, first_row))
+        index = packed.keep if together else packed.kept_place
         hidden = features if hidden is None else hidden
         features, hidden = (x.flatten(0, 1).index_select(0, index) for x in (features, hidden))
         return features, self.values(hidden)
@@ -245,7 +241,7 @@ class Policy(nn.Module):
 
 
 class DisabledAdapter(Policy):
-    """The reference of a policy with LoRA: the same modules with the adapter disabled, so that all weights in use are frozen."""
+    """The reference of a policy with LoRA: the same modules with the adapter disabled."""
 
     def use_adapter(self) -> AbstractContextManager[None]:
         return select_adapter(self.lm, None)

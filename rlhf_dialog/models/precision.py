@@ -38,7 +38,7 @@ def precision_of(keys: AsksPrecision, device: torch.device) -> Precision:
 
 
 def gpu_has_bf16() -> bool:
-    """Whether the GPU multiplies in bf16; true where there is no GPU, as in a memory forecast for one."""
+    """Whether the GPU multiplies in bf16; true where there is no GPU."""
     return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
 
 

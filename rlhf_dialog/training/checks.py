@@ -1,10 +1,9 @@
 """The checks that every run makes: each raises RunStopped before a fault can spoil an optimizer step.
 
 The tolerance is measured in each run, because rounding errors grow with layers, sharp predictions and large activations.
-The frozen reference computes some responses of the first rollout twice: the rows together, and each row alone with its own
-beginning behind it once more, by the library's attention (many kernels round a row alike beside any others, but not a longer
-one). A fault of the policy or its sampling therefore does not raise the tolerance. Under `reference: false` the policy is
-measured.
+The frozen reference (under `reference: false` the policy) computes some responses of the first rollout twice: the rows together,
+and each row alone with its own beginning behind it once more, by the library's attention, because many kernels round a row alike
+beside any others, but not a longer one. A fault of the policy or its sampling does not raise the tolerance.
 """
 
 import logging
@@ -56,7 +55,7 @@ class Noise:
 def measure_rounding(name: str, model: Policy, tokens: TokenBatch, temperature: float) -> Tensor:
     """|differences| (K,) of the model's log-probabilities for ROWS rows, spread evenly, together and each longer alone.
 
-    Draws no random number. Raises RunStopped when the model does, which would pass for noise; `name` is its name there.
+    Raises RunStopped when the model, called `name` there, draws random numbers, which would pass for noise.
     """
     num_rows = min(len(tokens), ROWS)
     if not num_rows:
@@ -156,10 +155,7 @@ def check_start(difference: Tensor, mask: Tensor, noise: Noise, world: World) ->
 
 
 def check_ratio(largest: float, mean: float, tokens: float, iteration: int, noise: Noise) -> None:
-    """Raise RunStopped unless every ratio is 1 before the first optimizer step, by the largest and the mean |log ratio|.
-
-    The `noise` was measured at the run's temperature, which multiplies it. The mean is that of `tokens` tokens.
-    """
+    """Raise RunStopped unless every ratio is 1 before the first optimizer step, by the largest and the mean |log ratio|."""
     if not math.isfinite(largest):  # then the loss is not finite either, and the step is skipped
         return
     text = f"iteration {iteration}: the ratio of new to old probabilities is not 1 on the first minibatch"
@@ -187,19 +183,17 @@ def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float
 
 
 def watch_kl(controller: AdaptiveKLController, kl: float, iteration: int) -> None:
-    """Warn of a KL that starts far away, or that a growing coefficient does not bring down to its target.
+    """Warn of a KL that starts far away, or that a growing coefficient does not bring down, after 16, 32, 64 ... iterations.
 
-    A coefficient that stays fixed (`kl_rate: 0`) has no target.
-    `iteration` is the number of the iteration whose `kl` the controller took in last.
+    `kl` is that of `iteration`, which the controller took in last. A coefficient that stays fixed (`kl_rate: 0`) has no target.
     """
     if iteration == 1 and kl > 1.0:
         remedy = "check that ref_model, its tokenizer and the prompts belong together"
         text = "the policy starts %.2f nats per token away from its reference (objective/kl_initial): %s"
         logger.warning(text, kl, remedy)
-    num_above, is_new = controller.num_above, controller.num_below == 0
-    if not controller.kl_rate or not (is_new and num_above >= 16 and num_above & (num_above - 1) == 0):
-        return
-    if controller.at_its_bound or controller.growth >= 1.5:
+    num_above = controller.num_above
+    is_due = controller.num_below == 0 and num_above >= 16 and num_above & (num_above - 1) == 0
+    if is_due and controller.kl_rate and (controller.at_its_bound or controller.growth >= 1.5):
         bound = ", which is its bound kl_coef_max" if controller.at_its_bound else ""
         remedy = "lower lr, or raise rollout_batch_size"
         text = "KL above its target (%g) for %d iterations although the coefficient grew %.1f-fold, now %.3g%s: %s"

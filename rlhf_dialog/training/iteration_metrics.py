@@ -146,8 +146,11 @@ def dialogue_metrics(rollout: Rollout, world: World) -> Metrics:
     counts = [len(rollout), rollout.num_replies, sum(x is not None for x in known), sum(map(bool, known)), paid]
     episodes, replies, judged, successes, paid = world.sum_numbers(counts)
     found = {"environment/reward": paid / episodes, "environment/turns": replies / episodes}
-    found |= {"environment/success": successes / judged} if judged else {}
-    return found | ({"environment/success_of": judged} if 0 < judged < episodes else {})
+    if judged:
+        found["environment/success"] = successes / judged
+    if 0 < judged < episodes:
+        found["environment/success_of"] = judged
+    return found
 
 
 def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metrics:

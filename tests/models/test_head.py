@@ -83,7 +83,7 @@ def test_what_is_left_to_autocast(monkeypatch):
     assert get_copy(head.bfloat16(), torch.bfloat16) is None
     assert get_copy(nn.Linear(3, 5).double(), torch.bfloat16) is None
     assert get_copy(type("Other", (nn.Linear,), {})(3, 5), torch.bfloat16) is None
-    policy = Policy(gpt2(), use_amp=True)
+    policy = Policy(gpt2(), use_amp=True).eval()
     policy.lm.lm_head.weight.ds_id = 0  # as a part of ZeRO 3
     assert policy.logits(torch.randn(2, policy.lm.config.n_embd)).dtype == torch.bfloat16
     monkeypatch.setattr(policy_module, "get_copy", None)

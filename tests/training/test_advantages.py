@@ -1,4 +1,4 @@
-"""What tokens are paid, and the advantages that the trainer makes of it."""
+"""What tokens are paid, and the advantages that the trainer makes of it, under settings that tests/oracles leaves out."""
 
 import math
 
@@ -39,9 +39,7 @@ def test_penalties_of_k3_and_whitened_rewards_reach_the_advantages():
     torch.testing.assert_close(r.rewards[mask], expected, rtol=1e-4, atol=1e-4)
     advantages, returns = ppo.gae(r.rewards, r.values, mask, 0.99, 0.95)
     torch.testing.assert_close((r.advantages, r.returns), (advantages, returns))
-    assert metrics["objective/kl"] == pytest.approx(
-        -log_r[mask].mean().item(), rel=1e-4
-    )  # k1, as the controller's target
+    assert metrics["objective/kl"] == pytest.approx(-log_r[mask].mean().item(), rel=1e-4)  # k1, as the target
 
 
 def test_normalised_values_are_undone_before_gae():
@@ -58,22 +56,14 @@ def test_normalised_values_are_undone_before_gae():
     assert metrics["ppo/value_loss"] < 10  # of normalised targets; the scores reach 50
 
 
-def test_advantages_without_a_critic_are_whitened_over_the_rollout():
-    keys = {"num_responses_per_prompt": 3, "kl_coef": 0.1, "advantage_estimator": "rloo"}
-    rollouts = []
-    for use_adv_normalize in (False, True):
-        trainer = make_trainer(**keys, use_adv_normalize=use_adv_normalize)
-        metrics = trainer.step()
+def test_advantages_are_whitened_unless_it_is_switched_off():
+    keys = {"num_responses_per_prompt": 3, "advantage_estimator": "rloo"}
+    for whitens in (False, True):
+        trainer = make_trainer(**keys, use_adv_normalize=whitens)
+        metrics, r = trainer.step(), trainer.rollout
         assert math.isnan(metrics["ppo/value_loss"])
         assert math.isnan(metrics["ppo/explained_variance"])
-        rollouts.append(trainer.rollout)
-    plain, whitened = rollouts
-    mask = plain.response_mask
-    raw = plain.advantages[mask]
-    assert raw.std() > 0
-    expected = (raw - raw.mean()) / raw.std(correction=0)
-    torch.testing.assert_close(whitened.advantages[mask], expected, rtol=1e-4, atol=1e-5)
-    assert not whitened.advantages[~mask].any()
+        assert (r.advantages[r.response_mask].std(correction=0).item() == pytest.approx(1, rel=1e-4)) is whitens
 
 
 def test_groups_without_spread_are_counted():

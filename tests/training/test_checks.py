@@ -62,7 +62,9 @@ def test_ratio_check_sees_each_microbatch_of_the_first_minibatch_that_counts(mon
 
 def test_kl_check_stops_a_run_that_does_not_start_at_its_reference():
     stops(make_trainer(ref_seed=1), r"starts as its own reference, but their log-probabilities differ by")
-    stops(make_trainer(ref_seed=1, ref_model="tiny", use_amp=True), "starts as its own reference")  # the same as model_path
+    stops(
+        make_trainer(ref_seed=1, ref_model="tiny", use_amp=True), "starts as its own reference"
+    )  # the same as model_path
     metrics = make_trainer(ref_seed=1, ref_model="another").step()
     assert abs(metrics["objective/kl"]) > 1e-3
     assert metrics["objective/kl_initial"] == metrics["objective/kl"]

@@ -12,12 +12,9 @@ IDS = byte_tokenizer()(" a b <EOU>", add_special_tokens=False)["input_ids"]
 
 def given_of(rollout):
     """The prompts, responses and scores of a rollout, in ids."""
-    prompts = [
-        ids[mask].tolist() for ids, mask in zip(rollout.tokens.prompt_ids, rollout.tokens.prompt_mask, strict=True)
-    ]
-    responses = [
-        ids[mask].tolist() for ids, mask in zip(rollout.tokens.response_ids, rollout.response_mask, strict=True)
-    ]
+    tokens = rollout.tokens
+    pairs = ((tokens.prompt_ids, tokens.prompt_mask), (tokens.response_ids, tokens.response_mask))
+    prompts, responses = ([row[kept].tolist() for row, kept in zip(*pair, strict=True)] for pair in pairs)
     return prompts, responses, rollout.scores.tolist()
 
 

@@ -48,23 +48,15 @@ def test_over_all_pairs_of_replies_the_estimate_is_the_difference_of_the_means(g
     found = 0.0
     for pair in itertools.product(REWARD, repeat=2):
         rewards = torch.tensor([[REWARD[reply] for reply in pair]], dtype=torch.float64)
-        weights = torch.tensor(
-            [probability(REFERENCE, reply) / probability(POLICY, reply) for reply in pair], dtype=torch.float64
-        )
+        weights = torch.tensor([probability(REFERENCE, reply) / probability(POLICY, reply) for reply in pair]).double()
         gains = episode_gains(rewards, weights, group_size, rewards.sum(dim=1), 2)
         found += math.prod(probability(POLICY, reply) for reply in pair) * gains.mean().item()
     assert found == pytest.approx(expected(POLICY) - expected(REFERENCE), abs=1e-6)
 
 
 def test_the_gain_of_a_trainer_is_that_of_plain_loops():
-    trainer = make_trainer(
-        Letters(),
-        ref_seed=1,
-        double=True,
-        advantage_estimator="rloo",
-        num_responses_per_prompt=3,
-        rollout_batch_size=12,
-    )
+    keys = {"advantage_estimator": "rloo", "num_responses_per_prompt": 3, "rollout_batch_size": 12}
+    trainer = make_trainer(Letters(), ref_seed=1, double=True, **keys)
     rollout = collect_next(trainer)
     found = gain_metrics(rollout, 3, World())
     scores = [pay(dialogue.response) for dialogue in rollout.dialogues]
@@ -72,12 +64,8 @@ def test_the_gain_of_a_trainer_is_that_of_plain_loops():
     for first in range(0, 12, 3):
         gains = []
         for i in range(first, first + 3):
-            tokens = zip(
-                rollout.ref_logprobs[i].tolist(),
-                rollout.logprobs[i].tolist(),
-                rollout.response_mask[i].tolist(),
-                strict=True,
-            )
+            columns = (rollout.ref_logprobs, rollout.logprobs, rollout.response_mask)
+            tokens = zip(*(x[i].tolist() for x in columns), strict=True)
             weight = math.exp(sum(reference - policy for reference, policy, is_response in tokens if is_response))
             baseline = sum(scores[j] for j in range(first, first + 3) if j != i) / 2
             gains.append((scores[i] - baseline) * (1 - weight))

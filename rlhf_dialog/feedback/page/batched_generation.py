@@ -123,7 +123,7 @@ class Answering:
 
     def spoken(self, text: str, version: str) -> str:
         """`text` as the version's model sees it: a space replaces what would end a turn."""
-        return self._served.agent(version).spoken(text).strip()
+        return self._served.agent(version).encoder.spoken(text).strip()
 
     def stream(
         self, turns: Sequence[str], version: str, seed: int | None = None
