@@ -237,7 +237,7 @@ def stream(
     The rows share one generation, and the replies are those that `Responder.reply` would give. `uniform` (B, T) are their
     `random_numbers`, by default from torch's global random state. Raises RunStopped when the policy's predictions are not finite.
     """
-    policy, sampling, prompts = speaker.policy, speaker.sampling, speaker.encode(turns)
+    policy, sampling, encoder, prompts = speaker.policy, speaker.sampling, speaker.encoder, speaker.encode(turns)
     if uniform is None:
         uniform = random_numbers(len(prompts), sampling, prompts.device)
     buffer = ResponseBuffer(uniform.shape, prompts.pad_id, prompts.device)
@@ -248,29 +248,22 @@ def stream(
         alive = torch.zeros(len(turns), dtype=torch.bool)
         alive[buffer.host_rows] = buffer.alive
         for row, reply in enumerate(replies):
-            if not reply.ended:
-                new_ids, new_logprobs = (x[row][mask[row]].tolist() for x in (ids, logprobs))
-                at_limit = buffer.seen == buffer.shape[1]
-                replies[row] = _grown(speaker.encoder, reply, new_ids, new_logprobs, bool(alive[row]), at_limit)
+            if reply.ended:
+                continue
+            new_ids, new_logprobs = (x[row][mask[row]].tolist() for x in (ids, logprobs))
+            all_ids, goes_on = (*reply.ids, *new_ids), bool(alive[row])
+            ended = buffer.seen == buffer.shape[1] or not goes_on
+            text = encoder.reply_text(list(all_ids))
+            if not ended:
+                text = certain(text, encoder)
+                text = text if text.startswith(reply.text) else reply.text
+            replies[row] = GrowingReply(text, all_ids, (*reply.logprobs, *new_logprobs), ended, ended and goes_on)
         return show(list(replies))
 
     with sampling_context(policy, prompts.prompt_ids):
         decoder = new_decoder(policy, prompts, sampling.max_new_tokens, speaker.limits.prompts_at_once)
         numbers = uniform.to(prompts.device)
         write_tokens(buffer, decoder, numbers, sampling, speaker.stop, look_every=1, goes_on=show_new)
-
-
-def _grown(
-    encoder: TurnEncoder, reply: GrowingReply, ids: list[int], logprobs: list[float], alive: bool, at_limit: bool
-) -> GrowingReply:
-    """`reply` with new tokens."""
-    all_ids = (*reply.ids, *ids)
-    ended = at_limit or not alive
-    text = encoder.reply_text(list(all_ids))
-    if not ended:
-        text = certain(text, encoder)
-        text = text if text.startswith(reply.text) else reply.text
-    return GrowingReply(text, all_ids, (*reply.logprobs, *logprobs), ended, ended and alive)
 
 
 def certain(text: str, encoder: TurnEncoder) -> str:

@@ -69,10 +69,9 @@ class PPOUpdate:
     def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, noise: Noise) -> Metrics:
         """Make `ppo_epoch` passes over the rollout in minibatches; returns each statistic's mean over the steps that were made.
 
-        Each rank shuffles its own episodes and adds its share to every minibatch; the responses to one prompt stay together where
-        the minibatch sizes allow it. Each loss is a sum over tokens divided by the mean number of tokens per minibatch, so all
-        tokens have equal weight. `noise` is the rounding noise for the check of the first ratios. Raises RunStopped as
-        `optimizer_step` does.
+        Each rank shuffles its own episodes and adds its share to every minibatch. Each loss is a sum over tokens divided by the
+        mean number of tokens per minibatch, so all tokens have equal weight. `noise` is that of the check of the first ratios.
+        Raises RunStopped as `optimizer_step` does.
         """
         self.iteration, self.noise, self.overflows = iteration, noise, 0
         self.kl_coef = kl_coef if self.config.kl_in == "loss" else 0.0
@@ -190,10 +189,7 @@ class PPOUpdate:
         return statistics
 
     def _report_skipped(self, rollout: Rollout, totals: Metrics, rows: list[int], suspects: list[int]) -> None:
-        """Warn of a step that is skipped, with the prompts of those microbatches, on any rank, that have the bad number.
-
-        Raises RunStopped at `max_skipped_steps` in a row.
-        """
+        """Warn of a skipped step, with the prompts of the suspects on all ranks; RunStopped at `max_skipped_steps` in a row."""
         guilty = [x for of_rank in self.world.gather([rollout.dialogues[i] for i in suspects]) for x in of_rank]
         trained = [x for of_rank in self.world.gather([rollout.dialogues[i] for i in rows]) for x in of_rank]
         self.skipped_in_a_row += 1
