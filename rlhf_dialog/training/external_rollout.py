@@ -88,15 +88,16 @@ def read_episodes(
     all_prompts: list[list[int]] = []
     all_responses: list[list[int]] = []
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        turns = [prompt] if isinstance(prompt, str) else prompt
-        if _is_turns(turns):
-            prompt_ids = encoder.encode_prompt(list(turns))
+        turns: Any = [prompt] if isinstance(prompt, str) else prompt
+        if isinstance(turns, Sequence) and len(turns) > 0 and all(isinstance(turn, str) for turn in turns):
+            prompt_ids = encoder.encode_prompt(turns)
         else:
             prompt_ids = _ids(prompt, f"prompts[{i}]", size)
             text = encoder.reply_text(prompt_ids) or encoder.tokenizer.decode(prompt_ids, skip_special_tokens=True)
             turns = [str(text).strip()]
-        is_text = isinstance(response, str)
-        response_ids = encoder.encode_reply(response) if is_text else _ids(response, f"responses[{i}]", size)
+        response_ids = (
+            encoder.encode_reply(response) if isinstance(response, str) else _ids(response, f"responses[{i}]", size)
+        )
         if positions and len(prompt_ids) + len(response_ids) > positions:
             raise UserError(
                 f"step_on: prompts[{i}] and responses[{i}] have {len(prompt_ids)} + {len(response_ids)} tokens, but the model "
@@ -113,10 +114,6 @@ def read_episodes(
         all_prompts.append(prompt_ids)
         all_responses.append(response_ids)
     return dialogues, speaker.batch(all_prompts, prompt_group_ids(all_prompts, dialogues)).with_replies(all_responses)
-
-
-def _is_turns(x: Any) -> bool:
-    return isinstance(x, Sequence) and len(x) > 0 and all(isinstance(turn, str) for turn in x)
 
 
 def _ids(x: Any, name: str, size: int) -> list[int]:
