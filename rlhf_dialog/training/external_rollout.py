@@ -90,7 +90,7 @@ def read_episodes(
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         turns: Any = [prompt] if isinstance(prompt, str) else prompt
         if isinstance(turns, Sequence) and len(turns) > 0 and all(isinstance(turn, str) for turn in turns):
-            prompt_ids = encoder.encode_prompt(turns)
+            prompt_ids = encoder.encode_prompt(list(turns))
         else:
             prompt_ids = _ids(prompt, f"prompts[{i}]", size)
             text = encoder.reply_text(prompt_ids) or encoder.tokenizer.decode(prompt_ids, skip_special_tokens=True)

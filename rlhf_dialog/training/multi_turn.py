@@ -111,11 +111,19 @@ def place_rewards(rewards: list[tuple[int, int, float]], like: Tensor) -> Tensor
 def join_rounds(rounds: list[Round], behind: list[list[int]], prompts: TokenBatch) -> Responses:
     """The replies of each episode in one row behind its first prompt, with the user's turns between them."""
     shape = (len(behind), max(map(len, behind)))
-    masks = [x.responses.tokens.response_mask for x in rounds]
-    places = [_find_places(x, mask) for x, mask in zip(rounds, masks, strict=True)]
-    rows, columns = (torch.cat(x) for x in zip(*places, strict=True))
+    all_rows, all_columns, written = (
+        [],
+        [],
+        [],
+    )  # of the tokens of each round: their places here, and those in the round
+    for x in rounds:
+        mask = x.responses.tokens.response_mask
+        places, starts = torch.tensor(x.rows).unsqueeze(1), torch.tensor(x.starts).unsqueeze(1)
+        all_rows.append(places.expand_as(mask)[mask])
+        all_columns.append((starts + mask.cumsum(dim=1) - 1)[mask])
+        written.append(send(mask.flatten().nonzero()[:, 0], prompts.device))
+    rows, columns = torch.cat(all_rows), torch.cat(all_columns)
     index = tuple(send_all([rows, columns], prompts.device))
-    written = [send(mask.flatten().nonzero()[:, 0], prompts.device) for mask in masks]
 
     def join(parts: Sequence[Tensor | None], empty: int = 0) -> Tensor | None:
         if parts[0] is None:
@@ -133,9 +141,3 @@ def join_rounds(rounds: list[Round], behind: list[list[int]], prompts: TokenBatc
     support = join([x.responses.tokens.support for x in rounds], empty=-1)
     tokens = prompts.with_responses(send(ids, prompts.device), mask, support)
     return Responses(tokens, torch.zeros(shape[0], dtype=torch.bool), **joined)
-
-
-def _find_places(round_: Round, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns, each (n,), of the n tokens of a round, whose mask is on the host, within the joined responses."""
-    rows, starts = (torch.tensor(x).unsqueeze(1) for x in (round_.rows, round_.starts))
-    return rows.expand_as(mask)[mask], (starts + mask.cumsum(dim=1) - 1)[mask]
