@@ -471,12 +471,16 @@ def write_tokens(
         ids = buffer.ids.index_select(0, buffer.rows) if t < sampling.min_new_tokens else buffer.ids
         scores = scores_of(logits, ids, t, sampling, stop, filters)
         probabilities = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-        total: Tensor | float = 1.0
+        total: Tensor | float = 1.0  # what they add up to, because of rounding
         if sampling.greedy:
             tokens = scores.argmax(dim=-1)
         else:
             tokens, total = _draw(probabilities, uniform[:, t])
-        logprobs, entropy = _statistics(scores, probabilities, tokens, total)
+        chosen = tokens.unsqueeze(1)
+        logprobs = (probabilities.gather(1, chosen).squeeze(1) / total).log().to(probabilities.dtype)
+        whole = scores.gather(1, chosen).squeeze(1) - logprobs
+        products = probabilities.mul_(scores)  # nan where the probability is 0 and the score -inf
+        entropy = whole - (products.nansum(dim=-1) / total).to(probabilities.dtype)
         columns = {"ids": tokens, "logprobs": logprobs, "entropy": entropy}
         columns |= {} if decoder.values is None else {"values": decoder.values}
         buffer.put(t, columns | ({"features": decoder.features} if sampling.filtered else {}))
@@ -510,18 +514,6 @@ def scores_of(
         logits = stop.without_ends(logits, ids[:, :t])
     logits = logits if sampling.temperature == 1 else logits / sampling.temperature
     return filters(ids, logits)  # type: ignore[arg-type]
-
-
-def _statistics(scores: Tensor, probabilities: Tensor, tokens: Tensor, total: Tensor | float) -> tuple[Tensor, Tensor]:
-    """The log-probabilities of `tokens` (b,) and the entropies (b,), of `scores` (b, V).
-
-    `probabilities`: the softmax of the scores, which is overwritten; because of rounding it adds up to `total`.
-    """
-    drawn = tokens.unsqueeze(1)
-    logprobs = (probabilities.gather(1, drawn).squeeze(1) / total).log().to(probabilities.dtype)
-    whole = scores.gather(1, drawn).squeeze(1) - logprobs
-    products = probabilities.mul_(scores)  # nan where the probability is 0 and the score -inf
-    return logprobs, whole - (products.nansum(dim=-1) / total).to(probabilities.dtype)
 
 
 def _draw(probabilities: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
-from transformers import PretrainedConfig
-from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.models.chat_agent import ChatAgent, GrowingReply, certain, stream
@@ -77,52 +74,6 @@ def test_nothing_is_written_when_nobody_wants_more():
     assert [[len(reply.ids) for reply in step] for step in steps] == [[1] * 3, [2] * 3, [3] * 3]
 
 
-class Scripted(nn.Module):
-    """Writes the ids of `rows`, equally long."""
-
-    def __init__(self, rows: list[list[int]]):
-        super().__init__()
-        self.rows, self.step, self.device = torch.tensor(rows), 0, torch.device("cpu")
-        self.generation_config = SimpleNamespace(eos_token_id=None)
-        self.config = PretrainedConfig(vocab_size=300)
-
-    def forward(self, input_ids, attention_mask, position_ids, past_key_values=None, use_cache=True):
-        logits = torch.zeros(len(input_ids), input_ids.shape[1], 300)
-        logits[torch.arange(len(input_ids)), -1, self.rows[:, self.step]] = 50.0
-        self.step += 1
-        return CausalLMOutputWithPast(logits=logits, past_key_values=("cache",))
-
-
-def byte_ids() -> dict[int, int]:
-    """The id of each byte, from GPT-2's map of bytes to letters as its authors wrote it."""
-    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {byte: chr(byte) for byte in kept}
-    letters |= {byte: chr(256 + n) for n, byte in enumerate(b for b in range(256) if b not in letters)}
-    return {byte: sorted(letters.values()).index(letter) for byte, letter in letters.items()}
-
-
-def shown(*texts: bytes) -> list[list[str]]:
-    """What is shown of each reply on the way, which a model writes byte by byte; ### ends it."""
-    ids, tokenizer = byte_ids(), byte_tokenizer(separator_token=False)
-    rows = [[*(ids[byte] for byte in text), *[257] * (40 - len(text))] for text in texts]
-    talker = speaker(Scripted(rows), "###", tokenizer, max_new_tokens=40, greedy=True)
-    steps = steps_of(talker, [["Hi"]] * len(rows))
-    return [list(dict.fromkeys(step[row].text for step in steps)) for row in range(len(rows))]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (b"a ## b ###", ["a", "a ## b"]),  # no part of a separator
-        ("é€𝄞!###".encode(), ["", "é", "é€", "é€𝄞", "é€𝄞!"]),  # no half of a letter
-        (b"a\xe2\x82b###", ["a", "a\ufffdb"]),  # a broken letter once it is certain
-        (b"a" * 38 + b"##", [*("a" * n for n in range(1, 39)), "a" * 38 + "##"]),  # what a limit cuts, in the end
-    ],
-)
-def test_what_is_shown_of_a_reply_on_the_way(text, expected):
-    assert shown(text, b"a b c d###") == [expected, ["a", "a b", "a b c", "a b c d"]]
-
-
 @pytest.mark.parametrize(
     ("text", "separator", "cleans", "expected"),
     [
@@ -132,6 +83,9 @@ def test_what_is_shown_of_a_reply_on_the_way(text, expected):
         ("Yes # #", "# # #", False, "Yes"),
         ("Yes #\ufffd", "##", False, "Yes"),
         ("Yes \n", "\n\n", False, "Yes"),
+        ("a ##", "###", False, "a"),
+        ("a ## b", "###", False, "a ## b"),
+        ("é\ufffd\ufffd", "###", False, "é"),
     ],
 )
 def test_what_is_certain(text, separator, cleans, expected):
