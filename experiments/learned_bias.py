@@ -20,11 +20,10 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.measure import Judges, score_replies
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.models.generation import Responder, Sampling
 from rlhf_dialog.models.logprobs import at_least_float32, predict
 from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.policy import in_chunks
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.scoring import Scorer, metrics_of
 

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
-from rlhf_dialog.models.responder import Reply, Responder
+from rlhf_dialog.models.generation import Reply, Responder
 
 TROLL = "troll"
 SOURCE = "simulation"

@@ -1,7 +1,7 @@
 """The advantage estimators: what each one needs.
 
 A new estimator is one function in `training.ppo`, with the signature of the others, a line here, and one in
-`training.advantages`, where the functions are. The schema reads this table, so it must not import torch.
+`training.trainer.ADVANTAGES`. The schema reads this table, so it must not import torch.
 """
 
 from dataclasses import dataclass

@@ -19,11 +19,10 @@ from rich.progress import track
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.metrics.text import others
-from rlhf_dialog.models.generation import Sampling, random_numbers
+from rlhf_dialog.models.generation import Responder, Sampling, random_numbers
 from rlhf_dialog.models.part_sizes import EVALUATION
 from rlhf_dialog.models.policy import num_positions, teacher_forced
 from rlhf_dialog.models.precision import without_tf32
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import send
 from rlhf_dialog.terminal import each_logged
 

@@ -2,42 +2,30 @@
 
 - **The generation loop is ours** (`generation.write_tokens`, with the library's top-k and top-p). It has to store the kept
   tokens of every position, keep the log-probabilities that it computes anyway, and stop row by row at a separator in
-  plain text. Two decoders feed it: `PackedDecoder` with our own keys and values, `PaddedDecoder` with the model's own
-  cache.
-- **The host plans, the GPU computes.** Which token lies where, and how many there are, is decided on the host from masks
-  (`token_batch.TokenBatch`), and sent in one copy from pinned memory (`send_all`). So the host runs
-  ahead of the GPU. Masks on the GPU are accepted too, and cost a wait each.
+  plain text. Each token's random number is drawn before the first token, so a reply depends on no neighbour.
+- **The host plans, the GPU computes.** Which token lies where is decided on the host from masks (`token_batch.TokenBatch`), and
+  sent in one copy from pinned memory, so that the host runs ahead of the GPU.
 - **Masks, never ids.** What counts is decided when a token is sampled and carried as a mask, so a tokenizer whose pad
-  is eos trains correctly. Padding on the right of a response needs no attention mask: nothing looks ahead.
+  is eos trains correctly.
 - **A prompt that several responses share is computed once** (`TokenBatch.prompt_groups`), in sampling and in each forward
   pass of reference, update and critic. Models that do not pack compute it each time.
-- **Positions are counted over real tokens.** Packed rows have no padding. A model that cannot pack gets
-  `position_ids` from the mask, and must pass a probe when it is loaded: padding on the left must not change its
-  predictions.
-- **A network of the user's is a causal LM like any other** (`network`; docs/MODELS.md has the contract): a wrapper gives
-  a plain module what transformers' models have. It is saved under its own names, with its id and args in rlhf_dialog.json.
-- **Dropout is off by `eval()`**, in every model and for the whole run, so the model's saved configuration does not
-  change.
-- **The value head** reads the input of the output embedding through a hook, so it works for any causal LM, and only
-  where logits are asked for. It starts at zero. A separate critic is the same trunk with its own head.
-- **The models are the library's, the attention is ours** (`packing.packed_attention`, from transformers' registry).
-  Without the keyword `packing` it is the library's own, so other code can use the same model. No architecture is
-  named anywhere.
+- **Positions are counted over real tokens.** A model that cannot pack gets `position_ids` from the mask.
+- **The models are the library's, the attention is ours** (`packing.packed_attention`, from transformers' registry). Without the
+  keyword `packing` it is the library's own. No architecture is named anywhere.
 - **A model is tested when it is loaded** (`load_checks`): packed rows must give the predictions of each row alone.
   A model that mixes rows, knows another attention or looks ahead fails, and is padded on the right, or refused.
+- **A network of the user's is a causal LM like any other** (`network`; docs/MODELS.md has the contract).
+- **Dropout is off by `eval()`**, in every model and for the whole run.
+- **The value head** reads the input of the output embedding through a hook, so it works for any causal LM. It starts at zero. A
+  separate critic is the same trunk with its own head.
 - **`Policy.features` and `Policy.predict` are the seam**: hidden states where the logits are a matrix product of them
-  (tried once, `has_plain_head`), else the logits. Logits can then be computed in chunks, and stored states be used
-  again.
-- **The outermost autocast of a rollout** converts weights once for all tokens, frozen ones too (`precision`). The output
-  embedding, the largest matrix, has a copy for each pass, of whole tiles on a GPU (`get_copy`).
-- **Each token's random number is drawn before the first token** (`respond`), so neither the rows side by side nor
-  dropped rows change what is drawn.
+  (tried once, `has_plain_head`), else the logits. Logits can then be computed in chunks, and stored states be used again.
+- **The outermost autocast of a rollout** converts weights once for all tokens, frozen ones too, and the output embedding once a
+  pass (`precision`).
 - **oneDNN changes a layer's class** (`cpu_linear`), so that copying, saving, peft and sharding see a linear layer.
   The processor's maker decides, not a timing: a run must compute the same after `--resume`.
 - **LoRA** (`lora`): the reference is the policy without its adapter. A separate critic is a second adapter and a head.
-  Every linear layer of the trunk gets an adapter, but never the output embedding: the critic has none, and it is often
-  tied to the input. `trainable_parameters` are a module's own: optimizer, norm, checkpoint and DDP see only those.
-  `merged_state` merges while it writes `agent/`: adding to the model and subtracting again would change bits.
+  Every linear layer of the trunk gets an adapter, but never the output embedding. `merged_state` merges while it writes `agent/`:
+  adding to the model and subtracting again would change bits.
 - **A folder is data** (`pretrained`, docs/SECURITY.md): while transformers loads one, a guard replaces `torch.load`.
-- **Activation checkpointing is ours**: the library's works in training mode only, where some models drop out.
 """

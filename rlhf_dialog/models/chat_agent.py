@@ -1,12 +1,15 @@
-"""A trained agent, loaded from its folder with its settings."""
+"""A trained agent, loaded from its folder with its settings, and replies that are shown while they grow."""
 
 import logging
 import os
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import ConfigDict
+from torch import Tensor
 
 from rlhf_dialog.config.schema import ClassConfig, Config
 from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, DataKeys, Precision, SamplingKeys
@@ -18,13 +21,22 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.device import choose_device
-from rlhf_dialog.models.generation import Sampling, StopRule, at_temperature
+from rlhf_dialog.models.generation import (
+    Responder,
+    ResponseBuffer,
+    Sampling,
+    StopRule,
+    at_temperature,
+    new_decoder,
+    random_numbers,
+    sampling_context,
+    write_tokens,
+)
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.network import AGENT_FILE, num_embeddings, num_token_ids
 from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.precision import autocast_of, set_float32_products
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
-from rlhf_dialog.models.responder import Responder
 
 logger = logging.getLogger(__name__)
 AGENT_FORMAT = 1
@@ -113,10 +125,6 @@ class ChatAgent(Responder):
         encoder = prompt_encoder(self.encoder.tokenizer, CHAT_TEMPLATE, self.encoder.max_prompt_length, system_prompt)
         return ChatAgent(self.policy, encoder, self.settings.model_copy(update={"system_prompt": system_prompt}))
 
-    def spoken(self, text: str) -> str:
-        """`text` as the model sees it: a space replaces what would end a turn, and the tokenizer's special tokens."""
-        return self.encoder.spoken(text)
-
     def chat(self, text: str, history: list[str] | None = None) -> str:
         """The reply to `text` after the turns of `history`, oldest first; long histories lose their oldest turns.
 
@@ -195,3 +203,81 @@ def settle_separator(keys: Any, needs_model: bool = True) -> None:
         why = f"'{path}' cannot be read, and is not needed"
     keys.turn_separator = separator
     logger.info(AUTO_IS, separator, why)
+
+
+# -- a reply while it grows
+
+
+@dataclass(frozen=True)
+class GrowingReply:
+    """A reply so far: `text` is shown as it is, and the text of the finished reply begins with it.
+
+    `ids` are all tokens so far, with the end token, and `logprobs` theirs, under the distribution that they were sampled
+    from; `truncated` says of a reply that has `ended` that the length limit ended it.
+
+    >>> GrowingReply(text="Inside ,", ids=[14, 10], logprobs=[-1.2, -0.4], ended=False, truncated=False)
+    """
+
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    ended: bool = False
+    truncated: bool = False
+
+
+@torch.no_grad()
+def stream(
+    speaker: Responder,
+    turns: Sequence[Sequence[str]],
+    show: Callable[[list[GrowingReply]], bool],
+    uniform: Tensor | None = None,
+) -> None:
+    """Answer the turns of each prompt; `show` gets all replies so far after each token, and returns whether to go on.
+
+    The rows share one generation, and the replies are those that `Responder.reply` would give. `uniform` (B, T) are their
+    `random_numbers`, by default from torch's global random state. Raises RunStopped when the policy's predictions are not finite.
+    """
+    policy, sampling, encoder, prompts = speaker.policy, speaker.sampling, speaker.encoder, speaker.encode(turns)
+    if uniform is None:
+        uniform = random_numbers(len(prompts), sampling, prompts.device)
+    buffer = ResponseBuffer(uniform.shape, prompts.pad_id, prompts.device)
+    replies = [GrowingReply() for _ in turns]
+
+    def show_new() -> bool:
+        ids, mask, logprobs = buffer.written(buffer.seen - 1)
+        alive = torch.zeros(len(turns), dtype=torch.bool)
+        alive[buffer.host_rows] = buffer.alive
+        for row, reply in enumerate(replies):
+            if reply.ended:
+                continue
+            new_ids, new_logprobs = (x[row][mask[row]].tolist() for x in (ids, logprobs))
+            all_ids, goes_on = (*reply.ids, *new_ids), bool(alive[row])
+            ended = buffer.seen == buffer.shape[1] or not goes_on
+            text = encoder.reply_text(list(all_ids))
+            if not ended:
+                text = certain(text, encoder)
+                text = text if text.startswith(reply.text) else reply.text
+            replies[row] = GrowingReply(text, all_ids, (*reply.logprobs, *new_logprobs), ended, ended and goes_on)
+        return show(list(replies))
+
+    with sampling_context(policy, prompts.prompt_ids):
+        decoder = new_decoder(policy, prompts, sampling.max_new_tokens, speaker.limits.prompts_at_once)
+        numbers = uniform.to(prompts.device)
+        write_tokens(buffer, decoder, numbers, sampling, speaker.stop, look_every=1, goes_on=show_new)
+
+
+def certain(text: str, encoder: TurnEncoder) -> str:
+    """The beginning of a reply's text that no later token changes.
+
+    Left out are a part of a letter, a beginning of the separator, and white space at the end; and the last word where
+    the tokenizer's clean-up moves the next one closer (`do n't` to `don't`).
+    """
+    if getattr(encoder.tokenizer, "clean_up_tokenization_spaces", False):
+        text = text.rpartition(" ")[0]
+    separator = getattr(encoder, "separator", "")
+    while True:
+        held = next((n for n in range(len(separator) - 1, 0, -1) if text.endswith(separator[:n])), 0)
+        shorter = text[: len(text) - held].rstrip().rstrip("\ufffd")
+        if shorter == text:
+            return text
+        text = shorter

@@ -33,10 +33,7 @@ def pick_device(config: Config) -> torch.device:
 
 
 def leave_out_cudnn_attention() -> None:
-    """Let torch choose its other kernels of attention: cuDNN's makes a plan for each shape, and decoding has a new one per token.
-
-    torch 2.11 and newer prefer it on an H100 and later GPUs.
-    """
+    """Let torch choose other kernels of attention: cuDNN's makes a plan for each shape, and decoding has a new one per token."""
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 

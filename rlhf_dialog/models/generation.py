@@ -17,8 +17,8 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
-from rlhf_dialog.data.chat_template import closing_ids, separator_of
-from rlhf_dialog.data.dialogue import render_reply, render_target
+from rlhf_dialog.data.chat_template import TurnEncoder, closing_ids, separator_of
+from rlhf_dialog.data.dialogue import Dialogue, render_reply, render_target
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.masks import position_ids_of
@@ -27,7 +27,7 @@ from rlhf_dialog.models.part_sizes import GENERATION, PartSizes
 from rlhf_dialog.models.policy import Policy, packs, supported_options
 from rlhf_dialog.models.precision import converted_once
 from rlhf_dialog.models.pretrained import num_ids
-from rlhf_dialog.models.token_batch import TokenBatch, fetch, leaders, send, send_all
+from rlhf_dialog.models.token_batch import TokenBatch, fetch, leaders, send
 
 LOOK_EVERY = 8  # tokens, on a GPU
 LOOP, ROUNDS = 8, 3  # tokens that come again, and how often: a reply that has gone into a loop
@@ -77,11 +77,10 @@ def at_temperature(temperature: float | None, sampling: Sampling) -> Sampling:
 
 @dataclass(frozen=True)
 class GenerationLimits:
-    """`rows_at_once` limits the memory of the cache, `prompts_at_once` that of reading prompts.
+    """Limits that change no sampled token: `rows_at_once` of the memory of the cache, `prompts_at_once` of reading prompts.
 
-    After each `look_every` tokens the host looks which responses have ended; None: after each on a CPU, and after 8 on a GPU,
-    which it has to wait for. `tell` hears how far it is. `sizes` become smaller than these where memory runs out. None of them
-    changes the sampled tokens.
+    After each `look_every` tokens the host looks which responses have ended; None: after each on a CPU, after 8 on a GPU, which
+    it has to wait for. `tell` hears how far it is. `sizes` become smaller than these where memory runs out.
     """
 
     rows_at_once: int = 128
@@ -111,9 +110,9 @@ class Responses:
 class StopRule:
     """A response ends with an end-of-text token of the model or tokenizer, or with the token that completes the separator.
 
-    If `separator` is `chat_template`, the template's end-of-turn token takes the place of the separator. A separator is known
-    by its ids where these are certain (`separator_ids`), else by the text. The token ids `also` end a response too. Raises
-    UserError for a separator that the tokenizer does not give back, and for an id of `also` that it does not have.
+    If `separator` is `chat_template`, the template's end-of-turn token takes its place. A separator is known by its ids where
+    these are certain (`closing_ids`), else by the text. The token ids `also` end a response too. Raises UserError for a separator
+    that the tokenizer does not give back, and for an id of `also` that it does not have.
 
     With `ends_loops`, a response also ends where it repeats 8 tokens three times: for chats, where nothing learns or measures.
     """
@@ -138,10 +137,10 @@ class StopRule:
 
     def find_ends(self, ids: Tensor) -> Tensor:
         """Whether the newest token of each row of `ids` (B, t), on the host, ends its response: bool (B,)."""
-        newest = torch.isin(ids[:, -1], torch.tensor(self.end_ids, dtype=ids.dtype))
+        ends = torch.isin(ids[:, -1], torch.tensor(self.end_ids, dtype=ids.dtype))
         if self.is_text:
-            newest |= torch.tensor(self._hold(ids[:, -self.tail :].tolist()))
-        return newest | repeats(ids) if self.ends_loops else newest
+            ends |= torch.tensor(self._hold(ids[:, -self.tail :].tolist()))
+        return ends | repeats(ids) if self.ends_loops else ends
 
     def without_ends(self, logits: Tensor, ids: Tensor) -> Tensor:
         """`logits` (B, V), -inf for the tokens that would end responses which began with `ids` (B, t)."""
@@ -151,11 +150,10 @@ class StopRule:
         logits = logits.index_fill(1, self._ends[logits.device], -torch.inf)
         if self.is_text:
             (tails,) = fetch(ids[:, -self.tail :])
-            held = [self._hold([[*row, i] for i in self._candidates]) for row in tails.tolist()]
-            places = [(row, i) for row, ends in enumerate(held) for i in compress(self._candidates, ends)]
-            found = torch.tensor(places, dtype=torch.long).view(-1, 2)
-            rows, tokens = send_all([found[:, 0], found[:, 1]], logits.device)
-            logits.index_put_((rows, tokens), logits.new_full((), -torch.inf))
+            for row, tail in enumerate(tails.tolist()):
+                ends = compress(self._candidates, self._hold([[*tail, i] for i in self._candidates]))
+                tokens = send(torch.tensor([*ends], dtype=torch.long), logits.device)
+                logits[row].index_fill_(0, tokens, -torch.inf)
         return logits
 
     @cached_property
@@ -196,8 +194,8 @@ def repeats(ids: Tensor) -> Tensor:
 class ResponseBuffer:
     """The responses of B rows, in columns on the device, and which tokens count, on the host.
 
-    `rows` (b,) are those to which `put` writes, `ids` (B, T) what was written. The host asks the device only at a look, for
-    everything at once; between two looks the rows that have ended go on unseen, and what they write is masked in the end.
+    `rows` (b,) are those to which `put` writes, `ids` (B, T) what was written. The host asks the device only at a look; between
+    two looks the rows that have ended go on unseen, and what they write is masked in the end.
     """
 
     def __init__(self, shape: torch.Size, pad_id: int, device: torch.device):
@@ -355,7 +353,7 @@ Decoder = PackedDecoder | PaddedDecoder
 
 
 def new_decoder(policy: Policy, prompts: TokenBatch, num_new: int, prompts_at_once: int) -> Decoder:
-    """The decoder that fits the policy's model, started from the prompts; a model that packs reads that of a group once."""
+    """The decoder that fits the policy's model, started from the prompts."""
     if packs(policy.lm):
         return PackedDecoder(policy, prompts, num_new, prompts_at_once)
     return PaddedDecoder(policy, prompts)
@@ -368,37 +366,83 @@ def random_numbers(
     return torch.rand(rows, sampling.max_new_tokens, dtype=torch.float64, device=device, generator=generator)
 
 
-@torch.no_grad()
-def respond(
-    policy: Policy,
-    prompts: TokenBatch,
-    sampling: Sampling,
-    stop: StopRule,
-    limits: GenerationLimits = GenerationLimits(),
-    uniform: Tensor | None = None,
-) -> Responses:
-    """Sample one response for each prompt, with a key-value cache.
+@dataclass(frozen=True)
+class Reply:
+    """One answer: the text that rewards and metrics see (cut at the separator, without special tokens, stripped), its ids.
 
-    `uniform` (B, T): the `random_numbers` of these responses, by default drawn now from torch's global random state. The prompt
-    of a group is read once for those of `rows_at_once`. Each token has its own random number, so no limit changes the tokens.
+    >>> Reply(text="Inside , please .", ids=[14, 10, 1449, 764, 50257], truncated=False)
     """
-    uniform = random_numbers(len(prompts), sampling, prompts.device) if uniform is None else uniform
-    look_every = limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
 
-    def respond_to(numbers: range) -> dict[str, Any]:
-        limits.tell(f"{numbers.start} of {len(prompts)} responses")
-        rows = slice(numbers.start, numbers.stop)
+    text: str
+    ids: list[int]  # of the policy, including its end token
+    truncated: bool  # cut at `max_new_tokens`
+
+
+@dataclass(eq=False)
+class Responder:
+    """A policy with everything it needs to answer: how turns become tokens and back, how tokens are sampled, when a reply ends.
+
+    `context_size`: turns of a dialogue with an environment that a reply sees; None: all for which there is room.
+    """
+
+    policy: Policy
+    encoder: TurnEncoder
+    sampling: Sampling
+    stop: StopRule
+    limits: GenerationLimits = field(default_factory=GenerationLimits)
+    context_size: int | None = None
+
+    def encode(self, turns: Sequence[Sequence[str]], systems: Sequence[str | None] | None = None) -> TokenBatch:
+        """The prompts of these turns, oldest first, behind their system messages, on the policy's device."""
+        systems = systems or [None] * len(turns)
+        return self.batch([self.encoder.encode_prompt(*row) for row in zip(turns, systems, strict=True)])
+
+    def batch(self, ids: Sequence[Sequence[int]], prompt_groups: Tensor | None = None) -> TokenBatch:
+        """As `encode`, for prompts that are already ids."""
+        return TokenBatch.from_prompts(ids, self.encoder.pad_id, self.policy.lm.device, prompt_groups)
+
+    @torch.no_grad()
+    def generate(self, prompts: TokenBatch, uniform: Tensor | None = None) -> Responses:
+        """Sample one response for each prompt, with a key-value cache.
+
+        `uniform` (B, T): the `random_numbers` of these responses, by default drawn now from torch's global random state. Each
+        token has its own, so no limit changes the tokens.
+        """
+        limits = self.limits
+        uniform = random_numbers(len(prompts), self.sampling, prompts.device) if uniform is None else uniform
+        parts: list[dict[str, Any]] = []
+        start = 0
+        while start < len(prompts) or not parts:
+            limits.tell(f"{start} of {len(prompts)} responses")
+            asked = min(limits.rows_at_once, max(len(prompts) - start, 1))
+            parts.append(limits.sizes.fit(GENERATION, asked, self._generate_rows, prompts, uniform, start))
+            start += len(parts[-1]["ids"])
+        empty = {"ids": prompts.pad_id, "support": -1}
+        columns = {name: join_rows([part[name] for part in parts], empty.get(name, 0)) for name in parts[0]}
+        tokens = prompts.with_responses(columns.pop("ids"), columns.pop("mask"), columns.pop("support", None))
+        return Responses(tokens, **columns)
+
+    def _generate_rows(self, prompts: TokenBatch, uniform: Tensor, start: int, size: int) -> dict[str, Any]:
+        """The columns of the responses to `size` prompts from `start` on."""
+        rows, sampling, limits = slice(start, start + size), self.sampling, self.limits
+        look_every = limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
         buffer = ResponseBuffer(uniform[rows].shape, prompts.pad_id, prompts.device)
-        with sampling_context(policy, prompts.prompt_ids):
-            decoder = new_decoder(policy, prompts.rows(rows), sampling.max_new_tokens, limits.prompts_at_once)
-            write_tokens(buffer, decoder, uniform[rows], sampling, stop, look_every)
+        with sampling_context(self.policy, prompts.prompt_ids):
+            decoder = new_decoder(self.policy, prompts.rows(rows), sampling.max_new_tokens, limits.prompts_at_once)
+            write_tokens(buffer, decoder, uniform[rows], sampling, self.stop, look_every)
         return buffer.columns()
 
-    parts = limits.sizes.in_parts(GENERATION, limits.rows_at_once, range(len(prompts)), respond_to)
-    empty = {"ids": prompts.pad_id, "support": -1}
-    columns = {name: join_rows([part[name] for part in parts], empty.get(name, 0)) for name in parts[0]}
-    tokens = prompts.with_responses(columns.pop("ids"), columns.pop("mask"), columns.pop("support", None))
-    return Responses(tokens, **columns)
+    def read(self, responses: Responses) -> list[Reply]:
+        """The responses as text, without masked tokens."""
+        (ids,) = fetch(responses.tokens.response_ids)
+        rows = [row[mask].tolist() for row, mask in zip(ids, responses.tokens.response_mask, strict=True)]
+        ends = responses.truncated.tolist()
+        return [Reply(self.encoder.reply_text(row), row, end) for row, end in zip(rows, ends, strict=True)]
+
+    def reply(self, dialogues: Sequence[Dialogue], uniform: Tensor | None = None) -> list[Reply]:
+        """Answer each dialogue after all that has been said in it."""
+        turns = [[*d.prompt_turns, *(turn.text for turn in d.turns)] for d in dialogues]
+        return self.read(self.generate(self.encode(turns, [d.system for d in dialogues]), uniform))
 
 
 @contextmanager
@@ -417,7 +461,7 @@ def write_tokens(
     look_every: int,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Write the responses of the decoder's rows; look every so many tokens at what was written, and ask whether it `goes_on`.
+    """Write the responses of the decoder's rows; at each look ask whether it `goes_on`.
 
     Rows that have ended are dropped when they are at least half of all.
     """
@@ -427,12 +471,16 @@ def write_tokens(
         ids = buffer.ids.index_select(0, buffer.rows) if t < sampling.min_new_tokens else buffer.ids
         scores = scores_of(logits, ids, t, sampling, stop, filters)
         probabilities = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-        total: Tensor | float = 1.0
+        total: Tensor | float = 1.0  # what they add up to, because of rounding
         if sampling.greedy:
             tokens = scores.argmax(dim=-1)
         else:
             tokens, total = _draw(probabilities, uniform[:, t])
-        logprobs, entropy = _statistics(scores, probabilities, tokens, total)
+        chosen = tokens.unsqueeze(1)
+        logprobs = (probabilities.gather(1, chosen).squeeze(1) / total).log().to(probabilities.dtype)
+        whole = scores.gather(1, chosen).squeeze(1) - logprobs
+        products = probabilities.mul_(scores)  # nan where the probability is 0 and the score -inf
+        entropy = whole - (products.nansum(dim=-1) / total).to(probabilities.dtype)
         columns = {"ids": tokens, "logprobs": logprobs, "entropy": entropy}
         columns |= {} if decoder.values is None else {"values": decoder.values}
         buffer.put(t, columns | ({"features": decoder.features} if sampling.filtered else {}))
@@ -466,18 +514,6 @@ def scores_of(
         logits = stop.without_ends(logits, ids[:, :t])
     logits = logits if sampling.temperature == 1 else logits / sampling.temperature
     return filters(ids, logits)  # type: ignore[arg-type]
-
-
-def _statistics(scores: Tensor, probabilities: Tensor, tokens: Tensor, total: Tensor | float) -> tuple[Tensor, Tensor]:
-    """The log-probabilities of `tokens` (b,) and the entropies (b,), of `scores` (b, V).
-
-    `probabilities`: the softmax of the scores, which is overwritten; because of rounding it adds up to `total`.
-    """
-    drawn = tokens.unsqueeze(1)
-    logprobs = (probabilities.gather(1, drawn).squeeze(1) / total).log().to(probabilities.dtype)
-    whole = scores.gather(1, drawn).squeeze(1) - logprobs
-    products = probabilities.mul_(scores)  # nan where the probability is 0 and the score -inf
-    return logprobs, whole - (products.nansum(dim=-1) / total).to(probabilities.dtype)
 
 
 def _draw(probabilities: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:

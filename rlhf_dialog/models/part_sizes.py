@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
-GENERATION, REFERENCE, UPDATE = "generation", "reference", "update"
-EVALUATION = "evaluation"
+GENERATION, REFERENCE, UPDATE, EVALUATION = "generation", "reference", "update", "evaluation"
 KEYS = {  # that set the size of a phase
     GENERATION: "per_device_rollout_size",
     REFERENCE: "per_device_microbatch_size",
@@ -100,8 +99,7 @@ def describe_full_gpu(error: BaseException) -> str:
     """In which phase (the first note of the error) a GPU had no memory, and how many bytes were asked for and free."""
     notes = [note for one in [*_chain(error)][::-1] for note in getattr(one, "__notes__", ())]
     phase = f", in the phase '{notes[0]}'" if notes else ""
-    rows = f", {ONE_ROW}" if ONE_ROW in notes else ""
-    return f"{FULL}{phase}{rows} ({_describe_bytes(error)})"
+    return f"{FULL}{phase}{f', {ONE_ROW}' if ONE_ROW in notes else ''} ({_describe_bytes(error)})"
 
 
 def _describe_bytes(error: BaseException) -> str:

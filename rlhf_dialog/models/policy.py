@@ -12,15 +12,13 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rlhf_dialog.models.cpu_linear import OneDNNLinear
 from rlhf_dialog.models.logprobs import at_least_float32, kl_divergence, on_support, predict
 from rlhf_dialog.models.lora import select_adapter
 from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Prompting, run_packed
+from rlhf_dialog.models.precision import get_copy, multiply
 from rlhf_dialog.models.token_batch import Packed, TokenBatch
 
 T = TypeVar("T")
@@ -28,7 +26,6 @@ T = TypeVar("T")
 # the memory that is free, so that a run can resume on another day.
 LOGITS_AT_ONCE = 2**24  # 64 MiB in float32
 LOGITS_AT_ONCE_ON_GPU = 2**26  # 256 MiB; for smaller chunks most of the time would go into reading the output embedding
-TILE = 64  # of rows: a 16-bit product with another number of columns, as with GPT-2's 50,257 tokens, is several times slower
 
 
 def supported_options(module: nn.Module, **options: Any) -> dict[str, Any]:
@@ -94,7 +91,7 @@ class Policy(nn.Module):
         return view
 
     def autocast(self, like: Tensor) -> torch.autocast:
-        """Autocast under `use_amp`, on the device of `like`; the outermost of nested contexts converts trained weights once."""
+        """Autocast under `use_amp`, on the device of `like`."""
         return torch.autocast(like.device.type, self.amp_dtype, enabled=self.use_amp)
 
     def forward(
@@ -131,14 +128,10 @@ class Policy(nn.Module):
             return *predict(logits, targets, temperature, support, with_entropy), kl
 
         def parts(features: Tensor) -> Any:
-            size = self.positions_at_once
-            return in_chunks(part, size, features, packed.targets, packed.support, ref_features)
+            return in_chunks(part, self.positions_at_once, features, packed.targets, packed.support, ref_features)
 
-        compute: Callable[[Tensor], Any] = parts
-        for policy in (self, other):
-            if policy is not None:
-                compute = policy.with_gathered_head(compute)
-        logprobs, entropy, kl = compute(features)
+        compute = self.with_gathered_head(parts)
+        logprobs, entropy, kl = (compute if other is None else other.with_gathered_head(compute))(features)
         return Predictions(logprobs, entropy, kl=kl)
 
     def features(
@@ -149,9 +142,9 @@ class Policy(nn.Module):
         `padded`: compute rows with padding and the library's own attention, also where the model packs.
         """
         together = packs(self.lm) and not padded
-        index = packed.keep if together else packed.kept_place
         with self.autocast(packed.ids):
             features, hidden = self.run(lambda module: run_rows(module, packed, together, cache, first_row))
+        index = packed.keep if together else packed.kept_place
         hidden = features if hidden is None else hidden
         features, hidden = (x.flatten(0, 1).index_select(0, index) for x in (features, hidden))
         return features, self.values(hidden)
@@ -186,8 +179,9 @@ class Policy(nn.Module):
     def head(self) -> Callable[[Tensor], Tensor]:
         """What makes logits of features, for one pass, in which nothing changes the weights: their 16-bit copy is made here."""
         head: Any = self.lm.get_output_embeddings() if self.has_plain_head else None
-        copy = get_copy(head, self.amp_dtype) if head is not None and self.use_amp else None
-        forward = head.forward if head is not None and is_part(head) else head  # see `with_gathered_head`
+        gathers = head is not None and is_part(head)
+        copy = get_copy(head, self.amp_dtype) if self.use_amp and head is not None and not gathers else None
+        forward = head.forward if gathers else head  # see `with_gathered_head`
 
         def logits(features: Tensor) -> Tensor:
             if copy is not None:
@@ -247,7 +241,7 @@ class Policy(nn.Module):
 
 
 class DisabledAdapter(Policy):
-    """The reference of a policy with LoRA: the same modules with the adapter disabled, so that all weights in use are frozen."""
+    """The reference of a policy with LoRA: the same modules with the adapter disabled."""
 
     def use_adapter(self) -> AbstractContextManager[None]:
         return select_adapter(self.lm, None)
@@ -344,6 +338,11 @@ def compare_unfiltered(
     return in_chunks(part, policy[0].positions_at_once, policy[1], reference[1], support)
 
 
+def is_part(module: nn.Module) -> bool:
+    """Whether this process holds a part of the module's weights, which ZeRO 3 or FSDP2 gathers when the module is called."""
+    return any(hasattr(p, "ds_id") or hasattr(p, "device_mesh") for p in module.parameters())
+
+
 class ValueHead(nn.Linear):
     """Computes in the precision of its input, not of its weights; they are read only here, where ZeRO has gathered them."""
 
@@ -363,62 +362,3 @@ def apply_value_head(head: nn.Linear, hidden: Tensor) -> Tensor:
     """Values (K,) of hidden states (K, H), never in a lower precision than float32."""
     with torch.autocast(hidden.device.type, enabled=False):
         return head(at_least_float32(hidden)).squeeze(-1)
-
-
-# -- the output embedding under autocast: its matrix is converted to 16 bits once a pass, not for every chunk of logits or token
-
-
-def is_part(module: nn.Module) -> bool:
-    """Whether this process holds a part of the module's weights, which ZeRO 3 or FSDP2 gathers when the module is called."""
-    return any(hasattr(p, "ds_id") or hasattr(p, "device_mesh") for p in module.parameters())
-
-
-def get_copy(head: nn.Module, dtype: torch.dtype) -> Tensor | None:
-    """The matrix (V, H) of the head in `dtype`, without a gradient; on a GPU with rows of 0 up to a multiple of TILE.
-
-    None where it would be the matrix itself, or one in float64, and for a part, which is left to autocast.
-    """
-    if type(head) not in (nn.Linear, OneDNNLinear) or is_part(head):
-        return None
-    weight: Any = head.weight
-    lacking = -len(weight) % TILE if weight.is_cuda else 0
-    if weight.dtype == torch.float64 or (weight.dtype == dtype and not lacking):
-        return None
-    copy: Tensor = weight.detach().to(dtype)
-    return pad(copy, (0, 0, 0, lacking)) if lacking else copy
-
-
-def multiply(head: nn.Linear, copy: Tensor, x: Tensor) -> Tensor:
-    """The logits (K, V) of x (K, H) by the copy; the gradient reaches the weight itself."""
-    x = x.to(copy.dtype)
-    size = len(head.weight)
-    bias = None if head.bias is None else pad(head.bias.to(copy.dtype), (0, len(copy) - size))
-    if torch.is_grad_enabled() and head.weight.requires_grad:
-        logits = Product.apply(x, copy, bias, head.weight)
-    else:
-        logits = linear(x, copy, bias)
-    return logits if len(copy) == size else logits[:, :size]
-
-
-class Product(torch.autograd.Function):
-    """`x @ copy.T + bias`, whose gradient of the copy is that of `weight` (fewer rows on a GPU), in the type of the weight."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, copy: Tensor, bias: Tensor | None, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, copy)
-        ctx.dtype, ctx.rows = weight.dtype, len(weight)
-        return linear(x, copy, bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        x, copy = ctx.saved_tensors
-        to_x = gradient @ copy if ctx.needs_input_grad[0] else None
-        to_bias = gradient.sum(dim=0) if ctx.needs_input_grad[2] else None
-        # a GPU has added up in float32, and need not round the sum
-        is_wide = gradient.is_cuda and ctx.dtype == torch.float32 != gradient.dtype
-        if is_wide and "dtype" in torch.ops.aten.mm.overloads():
-            to_weight = torch.mm(gradient.t(), x, out_dtype=ctx.dtype)
-        else:
-            to_weight = (gradient.t() @ x).to(ctx.dtype)
-        return to_x, None, to_bias, to_weight[: ctx.rows]

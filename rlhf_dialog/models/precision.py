@@ -2,11 +2,10 @@
 
 `precision: auto` is bf16 (autocast) on a GPU that has it, else fp32. Trained weights are float32 in any case.
 
-- **Frozen linear layers keep the checkpoint's 16-bit type on a GPU** (`narrow`): those of the reference, of LoRA's base and of
-  a classifier. Autocast would round to the same numbers, so not a bit changes. Embeddings and norms stay in float32, as
-  autocast leaves them in the trained policy. A checkpoint in float32 stays float32.
+- **Frozen linear layers keep the checkpoint's 16-bit type on a GPU** (`narrow`). Autocast would round to the same numbers, so
+  not a bit changes. Embeddings and norms stay in float32, as autocast leaves them in the trained policy.
 - **TF32** multiplies what stays float32 on a GPU, but where fp32 is asked by name, or under the older `use_amp`.
-- **Frozen float32 weights are converted once a rollout** (`converted_once`), not once a token.
+- **Frozen float32 weights are converted once a rollout** (`converted_once`), the output embedding once a pass (`get_copy`).
 """
 
 import warnings
@@ -15,14 +14,18 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear, pad
 from transformers.pytorch_utils import Conv1D
 
 from rlhf_dialog.config.settings import AsksPrecision
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.cpu_linear import OneDNNLinear
 
 Precision = Literal["fp32", "bf16", "fp16"]
 HALF = (torch.bfloat16, torch.float16)
+TILE = 64  # of rows: a 16-bit product with another number of columns, as with GPT-2's 50,257 tokens, is several times slower
 
 
 def precision_of(keys: AsksPrecision, device: torch.device) -> Precision:
@@ -34,7 +37,7 @@ def precision_of(keys: AsksPrecision, device: torch.device) -> Precision:
 
 
 def gpu_has_bf16() -> bool:
-    """Whether the GPU multiplies in bf16; true where there is no GPU, as in a memory forecast for one."""
+    """Whether the GPU multiplies in bf16; true where there is no GPU."""
     return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
 
 
@@ -118,3 +121,57 @@ def converted_once(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in frozen:
             parameter.requires_grad_(False)
+
+
+# -- the output embedding under autocast: its matrix is converted to 16 bits once a pass, not for every chunk of logits or token
+
+
+def get_copy(head: nn.Module, dtype: torch.dtype) -> Tensor | None:
+    """The matrix (V, H) of the head in `dtype`, without a gradient; on a GPU with rows of 0 up to a multiple of TILE.
+
+    None where it would be the matrix itself, or one in float64.
+    """
+    if type(head) not in (nn.Linear, OneDNNLinear):
+        return None
+    weight: Any = head.weight
+    lacking = -len(weight) % TILE if weight.is_cuda else 0
+    if weight.dtype == torch.float64 or (weight.dtype == dtype and not lacking):
+        return None
+    copy: Tensor = weight.detach().to(dtype)
+    return pad(copy, (0, 0, 0, lacking)) if lacking else copy
+
+
+def multiply(head: nn.Linear, copy: Tensor, x: Tensor) -> Tensor:
+    """The logits (K, V) of x (K, H) by the copy; the gradient reaches the weight itself."""
+    x = x.to(copy.dtype)
+    size = len(head.weight)
+    bias = None if head.bias is None else pad(head.bias.to(copy.dtype), (0, len(copy) - size))
+    if torch.is_grad_enabled() and head.weight.requires_grad:
+        logits = Product.apply(x, copy, bias, head.weight)
+    else:
+        logits = linear(x, copy, bias)
+    return logits if len(copy) == size else logits[:, :size]
+
+
+class Product(torch.autograd.Function):
+    """`x @ copy.T + bias`, whose gradient of the copy is that of `weight` (fewer rows on a GPU), in the type of the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, copy: Tensor, bias: Tensor | None, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, copy)
+        ctx.dtype, ctx.rows = weight.dtype, len(weight)
+        return linear(x, copy, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        x, copy = ctx.saved_tensors
+        to_x = gradient @ copy if ctx.needs_input_grad[0] else None
+        to_bias = gradient.sum(dim=0) if ctx.needs_input_grad[2] else None
+        # a GPU has added up in float32, and need not round the sum
+        is_wide = gradient.is_cuda and ctx.dtype == torch.float32 != gradient.dtype
+        if is_wide and "dtype" in torch.ops.aten.mm.overloads():
+            to_weight = torch.mm(gradient.t(), x, out_dtype=ctx.dtype)
+        else:
+            to_weight = (gradient.t() @ x).to(ctx.dtype)
+        return to_x, None, to_bias, to_weight[: ctx.rows]

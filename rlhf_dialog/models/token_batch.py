@@ -6,7 +6,7 @@ B rows, P prompt tokens, T response tokens, S kept tokens of a filter; of packed
 (more than N where prompts are shared), L tokens of the longest row, K response tokens that are predicted.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -110,9 +110,7 @@ class TokenBatch:
         """Prompts and responses without their padding; the last response token of a row predicts nothing."""
         columns = torch.arange(self.response_mask.shape[1])
         fed = torch.cat([self.prompt_mask, columns < last_token(self.response_mask).unsqueeze(1)], dim=1)
-        newest = (
-            fed.flatten().cumsum(0).view_as(fed) - 1
-        )  # of each column: the last token of the rows that is fed so far
+        newest = fed.flatten().cumsum(0).view_as(fed) - 1  # of each column: the last token that is fed so far
         kept = newest[:, self.prompt_ids.shape[1] - 1 : -1][self.response_mask]
         packed = self._pack(fed, kept, self.response_mask.flatten().nonzero()[:, 0])
         if self.support is not None:
@@ -170,12 +168,14 @@ class TokenBatch:
         positions, width = fed.cumsum(dim=1) - 1, int(fed.sum(dim=1).max())
         place = (torch.arange(len(fed)).unsqueeze(1) * width + positions)[fed]
         plan = [tokens, positions.flatten()[tokens], place, source, source[kept], place[kept], target_index]
-        sent = send_all([*plan, *(x for rows in attended for x in rows.plan)], self.device)
-        tokens, positions, place, source, keep, kept_place, target_index, *of_rows = sent
-        ids = torch.cat([self.prompt_ids, self.response_ids], dim=1).flatten().index_select(0, tokens)
-        targets, plans = self.response_ids.flatten().index_select(0, target_index), iter(of_rows)
+        plan += [x for rows in attended for x in (rows.place, rows.seen, rows.before) if x is not None]
+        tokens, positions, place, source, keep, kept_place, target_index, *sent = send_all(plan, self.device)
+        for rows in attended:
+            rows.place = sent.pop(0)
+            if rows.seen is not None:
+                rows.seen, rows.before = sent.pop(0), sent.pop(0)
         return Packed(
-            ids=ids,
+            ids=torch.cat([self.prompt_ids, self.response_ids], dim=1).flatten().index_select(0, tokens),
             positions=positions,
             place=place,
             source=source,
@@ -183,10 +183,10 @@ class TokenBatch:
             width=width,
             keep=keep,
             kept_place=kept_place,
-            targets=targets,
+            targets=self.response_ids.flatten().index_select(0, target_index),
             target_index=target_index,
             shape=self.response_ids.shape,
-            groups=[rows.with_plan(plans) for rows in attended],
+            groups=attended,
         )
 
 
@@ -220,7 +220,7 @@ def leaders(groups: Tensor) -> Tensor:
     return (groups.unsqueeze(1) == groups).int().argmax(dim=1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rows:
     """Neighbouring tokens of the sequence whose attention is computed together, as `count` rows padded to `width`.
 
@@ -237,17 +237,6 @@ class Rows:
     seen: Tensor | None = None
     before: Tensor | None = None
     biases: dict[Any, Tensor] = field(default_factory=dict)  # by window and type, for all layers
-
-    @property
-    def plan(self) -> list[Tensor]:
-        """What is planned on the host and used on the device."""
-        return [self.place] if self.seen is None or self.before is None else [self.place, self.seen, self.before]
-
-    def with_plan(self, sent: Iterator[Tensor]) -> "Rows":
-        """The rows with a copy of their plan, the next tensors of `sent`."""
-        if self.seen is None:
-            return replace(self, place=next(sent))
-        return replace(self, place=next(sent), seen=next(sent), before=next(sent))
 
     def bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
         """The bias (count, 1, width, L) by which a token sees, of the longer rows, itself and `window - 1` or all before it."""

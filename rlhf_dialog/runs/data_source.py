@@ -23,8 +23,8 @@ from rlhf_dialog.environments.base import (
 )
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, means
+from rlhf_dialog.models.generation import Responder
 from rlhf_dialog.models.loading import trained_parameters
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.runs.services import validation as run_validation
 from rlhf_dialog.runs.services.validation import Validation, ValidationService

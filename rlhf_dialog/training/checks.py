@@ -1,10 +1,9 @@
 """The checks that every run makes: each raises RunStopped before a fault can spoil an optimizer step.
 
 The tolerance is measured in each run, because rounding errors grow with layers, sharp predictions and large activations.
-The frozen reference computes some responses of the first rollout twice: the rows together, and each row alone with its own
-beginning behind it once more, by the library's attention (many kernels round a row alike beside any others, but not a longer
-one). A fault of the policy or its sampling therefore does not raise the tolerance. Under `reference: false` the policy is
-measured.
+The frozen reference (under `reference: false` the policy) computes some responses of the first rollout twice: the rows together,
+and each row alone with its own beginning behind it once more, by the library's attention, because many kernels round a row alike
+beside any others, but not a longer one. A fault of the policy or its sampling does not raise the tolerance.
 """
 
 import logging
@@ -18,7 +17,7 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.masks import masked_mean
+from rlhf_dialog.models.masks import apply_mask, masked_mean
 from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training.ppo import AdaptiveKLController
@@ -56,7 +55,7 @@ class Noise:
 def measure_rounding(name: str, model: Policy, tokens: TokenBatch, temperature: float) -> Tensor:
     """|differences| (K,) of the model's log-probabilities for ROWS rows, spread evenly, together and each longer alone.
 
-    Draws no random number. Raises RunStopped when the model does, which would pass for noise; `name` is its name there.
+    Raises RunStopped when the model, called `name` there, draws random numbers, which would pass for noise.
     """
     num_rows = min(len(tokens), ROWS)
     if not num_rows:
@@ -143,20 +142,20 @@ def difference_statistics(difference: Tensor, mask: Tensor) -> dict[str, Tensor]
     return {"largest": size.max(), "mean": masked_mean(size, mask), "tokens": mask.sum().to(size.dtype)}
 
 
-def check_start(largest: float, mean: float, noise: Noise, tokens: float = math.inf) -> None:
+def check_start(difference: Tensor, mask: Tensor, noise: Noise, world: World) -> None:
     """Raise RunStopped unless policy and reference are equal but for the `noise`, in a fresh run that starts from its reference.
 
-    Another difference comes from an error in masks, positions or dropout. `largest` and `mean` are those of |log-probability of
-    the policy - that of the reference|; the mean is at least |KL|.
+    Another difference (B, T) of their log-probabilities comes from an error in masks, positions or dropout.
     """
+    size = apply_mask(difference, mask).abs()
+    largest = max(world.gather(size.max().item() if len(size) else 0.0))
+    mean = masked_mean(size, mask, world.sum).item()
+    tokens = world.sum(mask.sum()).item()
     _compare("the policy starts as its own reference, but their log-probabilities differ", largest, mean, noise, tokens)
 
 
-def check_ratio(largest: float, mean: float, iteration: int, noise: Noise, tokens: float = math.inf) -> None:
-    """Raise RunStopped unless every ratio is 1 before the first optimizer step, by the largest and the mean |log ratio|.
-
-    The `noise` was measured at the run's temperature, which multiplies it. The mean is that of `tokens` tokens.
-    """
+def check_ratio(largest: float, mean: float, tokens: float, iteration: int, noise: Noise) -> None:
+    """Raise RunStopped unless every ratio is 1 before the first optimizer step, by the largest and the mean |log ratio|."""
     if not math.isfinite(largest):  # then the loss is not finite either, and the step is skipped
         return
     text = f"iteration {iteration}: the ratio of new to old probabilities is not 1 on the first minibatch"
@@ -184,19 +183,17 @@ def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float
 
 
 def watch_kl(controller: AdaptiveKLController, kl: float, iteration: int) -> None:
-    """Warn of a KL that starts far away, or that a growing coefficient does not bring down to its target.
+    """Warn of a KL that starts far away, or that a growing coefficient does not bring down, after 16, 32, 64 ... iterations.
 
-    A coefficient that stays fixed (`kl_rate: 0`) has no target.
-    `iteration` is the number of the iteration whose `kl` the controller took in last.
+    `kl` is that of `iteration`, which the controller took in last. A coefficient that stays fixed (`kl_rate: 0`) has no target.
     """
     if iteration == 1 and kl > 1.0:
         remedy = "check that ref_model, its tokenizer and the prompts belong together"
         text = "the policy starts %.2f nats per token away from its reference (objective/kl_initial): %s"
         logger.warning(text, kl, remedy)
-    num_above, is_new = controller.num_above, controller.num_below == 0
-    if not controller.kl_rate or not (is_new and num_above >= 16 and num_above & (num_above - 1) == 0):
-        return
-    if controller.at_its_bound or controller.growth >= 1.5:
+    num_above = controller.num_above
+    is_due = controller.num_below == 0 and num_above >= 16 and num_above & (num_above - 1) == 0
+    if is_due and controller.kl_rate and (controller.at_its_bound or controller.growth >= 1.5):
         bound = ", which is its bound kl_coef_max" if controller.at_its_bound else ""
         remedy = "lower lr, or raise rollout_batch_size"
         text = "KL above its target (%g) for %d iterations although the coefficient grew %.1f-fold, now %.3g%s: %s"

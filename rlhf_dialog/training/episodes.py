@@ -1,12 +1,11 @@
 """Dialogues of the policy with its environments, turn by turn, as text and as tokens.
 
-B episodes, T tokens after the prompt, of both speakers; where an episode is longer than the context, S segments of W tokens, each
-sampled behind a prompt of its own.
+B episodes, T tokens after the prompt, of both speakers.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
@@ -22,10 +21,10 @@ from rlhf_dialog.environments.base import (
     check_turns,
     open_episode,
 )
-from rlhf_dialog.models.generation import Responses, join_rows, random_numbers, respond
+from rlhf_dialog.models.generation import Reply, Responder, Responses, random_numbers
 from rlhf_dialog.models.policy import num_positions
-from rlhf_dialog.models.responder import Reply, Responder
-from rlhf_dialog.models.token_batch import TokenBatch, group_equal, send, send_all
+from rlhf_dialog.models.token_batch import TokenBatch, group_equal, send
+from rlhf_dialog.training.multi_turn import Part, Round, Segments, join_rounds, place_rewards, split_contexts
 
 LIMITS = EpisodeLimits()
 
@@ -53,66 +52,6 @@ class PromptList(list[Dialogue]):
         return EpisodeInputs([SingleTurn(dialogue) for dialogue in dialogues])
 
 
-@dataclass(frozen=True)
-class Span:
-    """The columns `start` to `end` of dialogue `row`."""
-
-    row: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Segments:
-    """Which tokens of (B, T), the `shape`, were sampled behind which of the S `prompts`."""
-
-    prompts: TokenBatch
-    spans: list[Span]
-    shape: tuple[int, int]
-
-    @property
-    def rows(self) -> list[int]:
-        """The dialogue of each segment."""
-        return [span.row for span in self.spans]
-
-    @property
-    def width(self) -> int:
-        return max((span.end - span.start for span in self.spans), default=0)
-
-    def split(self, x: Tensor, empty: int = 0) -> Tensor:
-        """(B, T, ...) -> (S, W, ...), with `empty` behind the end of a segment."""
-        whole, parts = self._places(x.device)
-        flat = x.new_full((len(self.spans) * self.width, *x.shape[2:]), empty)
-        flat = flat.index_copy(0, parts, x.flatten(0, 1).index_select(0, whole))
-        return flat.unflatten(0, (len(self.spans), self.width))
-
-    def join(self, x: Tensor) -> Tensor:
-        """(S, W, ...) -> (B, T, ...), 0 where no segment is: on the user's turns with which one begins."""
-        whole, parts = self._places(x.device)
-        flat = x.new_zeros(self.shape[0] * self.shape[1], *x.shape[2:])
-        return flat.index_copy(0, whole, x.flatten(0, 1).index_select(0, parts)).unflatten(0, self.shape)
-
-    def split_tokens(self, tokens: TokenBatch) -> TokenBatch:
-        """The responses of B dialogues as S rows, each behind its own prompt."""
-        support = None if tokens.support is None else self.split(tokens.support, -1)
-        return self.prompts.with_responses(self.split(tokens.response_ids), self.split(tokens.response_mask), support)
-
-    def select(self, rows: Sequence[int]) -> "Segments":
-        """The segments of these dialogues alone, which are numbered from 0 on."""
-        number = {row: i for i, row in enumerate(rows)}
-        kept = [i for i, span in enumerate(self.spans) if span.row in number]
-        spans = [replace(self.spans[i], row=number[self.spans[i].row]) for i in kept]
-        prompts = self.prompts.rows(torch.tensor(kept, dtype=torch.long))
-        return Segments(prompts, spans, (len(rows), self.shape[1]))
-
-    def _places(self, device: torch.device) -> list[Tensor]:
-        """The positions of the tokens (K,) in (B, T) and in (S, W), counted as if these were one row."""
-        nothing = torch.empty(0, dtype=torch.long)
-        whole = [torch.arange(span.start, span.end) + span.row * self.shape[1] for span in self.spans]
-        parts = [torch.arange(span.end - span.start) + i * self.width for i, span in enumerate(self.spans)]
-        return send_all([torch.cat([nothing, *whole]), torch.cat([nothing, *parts])], device)
-
-
 @dataclass
 class Episodes:
     """B finished dialogues.
@@ -130,15 +69,6 @@ class Episodes:
 
 
 @dataclass(frozen=True)
-class _Round:
-    """One reply in each of the episodes `rows`; `starts` is the number of tokens between its prompt and the reply."""
-
-    rows: list[int]
-    starts: list[int]
-    responses: Responses
-
-
-@dataclass(frozen=True)
 class _Opening:
     """`turns` with which a context may begin: the first is turn `number`, and `end` tokens of the episode end with the last.
 
@@ -147,15 +77,6 @@ class _Opening:
 
     turns: list[str]
     number: int
-    end: int
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The tokens `start` to `end` of an episode, and the prompt behind which they follow."""
-
-    prompt: list[int]
-    start: int
     end: int
 
 
@@ -168,15 +89,15 @@ class EpisodeInProgress:
         self.prompt, self.start = speaker.encoder.encode_prompt(turns, dialogue.system), 0
         self.openings = [_Opening(turns[number:], number, 0) for number in range(len(turns))]
         self.behind: list[int] = []
-        self.past: list[_Part] = []
+        self.past: list[Part] = []
 
     @property
     def context(self) -> list[int]:
         return self.prompt + self.behind[self.start :]
 
     @property
-    def parts(self) -> list[_Part]:
-        return [*self.past, _Part(self.prompt, self.start, len(self.behind))]
+    def parts(self) -> list[Part]:
+        return [*self.past, Part(self.prompt, self.start, len(self.behind))]
 
     def step(self, reply: Reply, limits: EpisodeLimits) -> tuple[float, bool]:
         """Say the reply and hear the user; the reward, and whether the dialogue goes on."""
@@ -255,7 +176,7 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
     for talk, meta in zip(talks, inputs.metas or (), strict=inputs.metas is not None):
         talk.dialogue.meta = talk.dialogue.meta | meta
     first_prompts = prompts = encode_contexts(talks, speaker)
-    rounds: list[_Round] = []
+    rounds: list[Round] = []
     rewards: list[tuple[int, int, float]] = []
     live = list(range(len(talks)))
     while live:
@@ -263,8 +184,8 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
         if inputs.streams is not None:
             drawn = [random_numbers(1, speaker.sampling, torch.device("cpu"), inputs.streams[row]) for row in live]
             uniform = send(torch.cat(drawn), speaker.policy.lm.device)
-        responses = respond(speaker.policy, prompts, speaker.sampling, speaker.stop, speaker.limits, uniform)
-        rounds.append(_Round(live, [len(talks[row].behind) for row in live], responses))
+        responses = speaker.generate(prompts, uniform)
+        rounds.append(Round(live, [len(talks[row].behind) for row in live], responses))
         live = []
         for row, reply in zip(rounds[-1].rows, speaker.read(responses), strict=True):
             last_token = len(talks[row].behind) + len(reply.ids) - 1
@@ -275,10 +196,15 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
                 live.append(row)
         prompts = encode_contexts([talks[row] for row in live], speaker)
     dialogues = [talk.dialogue for talk in talks]
-    responses = _join_rounds(rounds, [talk.behind for talk in talks], first_prompts)
+    if len(rounds) > 1:
+        responses = join_rounds(rounds, [talk.behind for talk in talks], first_prompts)
     responses.truncated = torch.tensor([dialogue.truncated for dialogue in dialogues])
-    segments = _split_contexts(talks, speaker, responses.logprobs.shape)
-    return Episodes(dialogues, responses, _place_rewards(rewards, responses), segments)
+    episodes = Episodes(dialogues, responses)
+    if any(reward for *_, reward in rewards):
+        episodes.turn_rewards = place_rewards(rewards, responses.logprobs)
+    if any(talk.past for talk in talks):
+        episodes.segments = split_contexts([talk.parts for talk in talks], speaker, responses.logprobs.shape)
+    return episodes
 
 
 def encode_contexts(talks: Sequence[EpisodeInProgress], speaker: Responder) -> TokenBatch:
@@ -291,58 +217,3 @@ def prompt_group_ids(prompts: Sequence[list[int]], dialogues: Sequence[Dialogue]
     """A number for each prompt (B,), on the host: the same for equal prompts of the same `group` in the dialogue's `meta`."""
     groups = [dialogue.meta.get("group", i) for i, dialogue in enumerate(dialogues)]
     return group_equal((group, *ids) for group, ids in zip(groups, prompts, strict=True))
-
-
-def _split_contexts(talks: Sequence[EpisodeInProgress], speaker: Responder, shape: Sequence[int]) -> Segments | None:
-    """The contexts of the replies in dialogues of `shape` (B, T); None where no turn had to leave one."""
-    if not any(talk.past for talk in talks):
-        return None
-    parts = [(row, part) for row, talk in enumerate(talks) for part in talk.parts]
-    spans = [Span(row, part.start, part.end) for row, part in parts]
-    prompts = speaker.batch([part.prompt for _, part in parts], torch.arange(len(parts)))
-    return Segments(prompts, spans, (shape[0], shape[1]))
-
-
-def _place_rewards(rewards: list[tuple[int, int, float]], responses: Responses) -> Tensor | None:
-    """The rewards (row, column, reward) as a tensor (B, T); None when all are 0."""
-    if not any(reward for *_, reward in rewards):
-        return None
-    rows, columns, values = zip(*rewards, strict=True)
-    placed = torch.zeros_like(responses.logprobs)
-    at = send_all([torch.tensor(rows), torch.tensor(columns)], placed.device)
-    return placed.index_put_(tuple(at), send(torch.tensor(values, dtype=placed.dtype), placed.device))
-
-
-def _join_rounds(rounds: list[_Round], behind: list[list[int]], prompts: TokenBatch) -> Responses:
-    """The replies of each episode in one row behind its first prompt, with the user's turns between them."""
-    if len(rounds) == 1:
-        return rounds[0].responses
-    shape = (len(behind), max(map(len, behind)))
-    masks = [x.responses.tokens.response_mask for x in rounds]
-    places = [_find_places(x, mask) for x, mask in zip(rounds, masks, strict=True)]
-    rows, columns = (torch.cat(x) for x in zip(*places, strict=True))
-    index = tuple(send_all([rows, columns], prompts.device))
-    written = [send(mask.flatten().nonzero()[:, 0], prompts.device) for mask in masks]
-
-    def join(parts: Sequence[Tensor | None], empty: int = 0) -> Tensor | None:
-        if parts[0] is None:
-            return None
-        tokens = [
-            x.flatten(0, 1).index_select(0, kept) for x, kept in zip(parts, written, strict=True) if x is not None
-        ]
-        x = join_rows(tokens, empty)
-        return x.new_full((*shape, *x.shape[1:]), empty).index_put_(index, x)
-
-    names = ("logprobs", "entropy", "values", "features")
-    joined: dict[str, Any] = {name: join([getattr(x.responses, name) for x in rounds]) for name in names}
-    ids = torch.tensor([row + [prompts.pad_id] * (shape[1] - len(row)) for row in behind])
-    mask = torch.zeros(shape, dtype=torch.bool).index_put_((rows, columns), torch.ones_like(rows).bool())
-    support = join([x.responses.tokens.support for x in rounds], empty=-1)
-    tokens = prompts.with_responses(send(ids, prompts.device), mask, support)
-    return Responses(tokens, torch.zeros(shape[0], dtype=torch.bool), **joined)
-
-
-def _find_places(round_: _Round, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns, each (n,), of the n tokens of a round, whose mask is on the host, within the joined responses."""
-    rows, starts = (torch.tensor(x).unsqueeze(1) for x in (round_.rows, round_.starts))
-    return rows.expand_as(mask)[mask], (starts + mask.cumsum(dim=1) - 1)[mask]

@@ -63,7 +63,7 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
 def gain_metrics(rollout: Rollout, num_responses_per_prompt: int, world: World) -> Metrics:
     """What the policy has gained over the reference, from the rollout alone, in all and by each part, with standard errors.
 
-    `objective/gain`, `objective/gain_se`, `reward/<name>_gain` of each part, `objective/score_se`.
+    `objective/gain`, `objective/gain_se`, `reward/<name>_gain` of each part, `objective/score_se`; errors are between prompts.
 
     Of each episode, r is its reward, w = p_reference / p_policy the ratio of the probabilities of all its response tokens, and b
     the mean reward of the other episodes of its prompt (of all other episodes where each prompt has one). mean((r - b) (1 - w))
@@ -71,11 +71,8 @@ def gain_metrics(rollout: Rollout, num_responses_per_prompt: int, world: World) 
     sampling with a baseline (Owen 2013, Monte Carlo theory, methods and examples, chapter 9). Both expectations are over the same
     prompts, so that the differences between prompts cancel.
 
-    Standard errors are between prompts, over all ranks. The gain is NaN where it cannot be estimated: without a reference, under
-    top-k and top-p, for responses that the policy did not sample, with dropped episodes, and where the policy is too far from the
-    reference: an effective number of episodes below a quarter, a mean weight outside of 0.5 to 1.5, or a KL above 1 nat per
-    episode. (A policy that does what the reference does once in a thousand has weights near 0 everywhere, and an estimate of
-    nothing.)
+    The gain is NaN where it cannot be estimated: without a reference, under top-k and top-p, for responses that the policy did
+    not sample, with dropped episodes, and where the policy is too far from the reference (`is_near`).
     """
     parts = {name: torch.tensor(part.raw, dtype=torch.float64) for name, part in rollout.reward_scores.parts.items()}
     names = ["objective/gain", *(f"reward/{name}_gain" for name in parts)]
@@ -105,7 +102,10 @@ def gain_metrics(rollout: Rollout, num_responses_per_prompt: int, world: World) 
 
 
 def is_near(sums: list[float], episodes: float) -> bool:
-    """Whether the policy is near enough to its reference; `sums`: of the weights, of their squares, of the KL in nats."""
+    """Whether the policy is near enough to its reference; `sums`: of the weights, of their squares, of the KL in nats.
+
+    A policy that does what the reference does once in a thousand has weights near 0 everywhere, and an estimate of nothing.
+    """
     weights, squares, kl = sums
     least, most = MEAN_WEIGHT
     return (
@@ -146,8 +146,11 @@ def dialogue_metrics(rollout: Rollout, world: World) -> Metrics:
     counts = [len(rollout), rollout.num_replies, sum(x is not None for x in known), sum(map(bool, known)), paid]
     episodes, replies, judged, successes, paid = world.sum_numbers(counts)
     found = {"environment/reward": paid / episodes, "environment/turns": replies / episodes}
-    found |= {"environment/success": successes / judged} if judged else {}
-    return found | ({"environment/success_of": judged} if 0 < judged < episodes else {})
+    if judged:
+        found["environment/success"] = successes / judged
+    if 0 < judged < episodes:
+        found["environment/success_of"] = judged
+    return found
 
 
 def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metrics:

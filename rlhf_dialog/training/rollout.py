@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.models.generation import Responder
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.part_sizes import REFERENCE, lacks_memory
 from rlhf_dialog.models.policy import compare_unfiltered
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch, send
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores
 from rlhf_dialog.training.episodes import EpisodeInputs, Episodes, Segments, run_episodes
@@ -133,8 +133,8 @@ class Rollout:
             return self
         rows = self.segments.rows
         at = send(torch.tensor(rows, dtype=torch.long), self.tokens.device)
-        parts = self.segments
-        columns: dict[str, Any] = {n: parts.split(x) if x.dim() > 1 else x[at] for n, x in self.columns.items()}
+        split = self.segments.split
+        columns: dict[str, Any] = {name: split(x) if x.dim() > 1 else x[at] for name, x in self.columns.items()}
         return replace(
             self,
             dialogues=[self.dialogues[row] for row in rows],
@@ -176,9 +176,9 @@ def collect_rollout(
 ) -> Rollout:
     """Run one episode per environment, score the dialogues, and compute critic and reference on the responses.
 
-    With `keep_features` the rollout holds `ref_features`. Under `rules.skip_unscored` a score may be NaN. Raises RewardError (a
-    UserError) when the reward fails, RewardTimeout when it takes too long, UserError when an environment returns something wrong,
-    and RunStopped when the policy's predictions are not finite.
+    With `keep_features` the rollout holds `ref_features`. Under `rules.skip_unscored` a score may be NaN. Raises UserError when
+    the reward or an environment fails, RewardTimeout when the reward takes too long, and RunStopped when the policy's predictions
+    are not finite.
     """
     clock = Clock(models.policy.lm.device)
     with clock.measure("rollout"):
@@ -231,13 +231,12 @@ def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep
     With a reference, for a filtered rollout also `kl_full` and `ref_support_mass` (B, T), and with `keep_features`
     `ref_features` (B, T, .).
     """
-    responses, segments, temperature = episodes.responses, episodes.segments, speaker.sampling.temperature
+    responses, segments, limits = episodes.responses, episodes.segments, speaker.limits
     tokens, features = responses.tokens, responses.features
     if segments is not None:
         tokens, features = segments.split_tokens(tokens), None if features is None else segments.split(features)
-    asked = min(speaker.limits.prompts_at_once, len(tokens))
-    fit = speaker.limits.sizes.fit
-    columns = fit(REFERENCE, asked, read_responses, models, tokens, features, temperature, keep_features)
+    asked, temperature = min(limits.prompts_at_once, len(tokens)), speaker.sampling.temperature
+    columns = limits.sizes.fit(REFERENCE, asked, read_responses, models, tokens, features, temperature, keep_features)
     if segments is not None:
         columns = {name: segments.join(x) for name, x in columns.items()}
     if models.ref_policy is None:

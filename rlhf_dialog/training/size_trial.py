@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rlhf_dialog.distributed.engine import Engine
-from rlhf_dialog.models.generation import Responses, respond
+from rlhf_dialog.models.generation import Responses
 from rlhf_dialog.models.network import num_logits
 from rlhf_dialog.models.part_sizes import GENERATION, UPDATE, PartSizes
 from rlhf_dialog.models.token_batch import TokenBatch
@@ -58,7 +58,11 @@ def largest_that_fits(phase: str, compute: Callable[[int, PartSizes], Any], most
     The bytes grow linearly with the rows: 2 and 4 give the line, after 1, which also makes what libraries keep. The size that
     the line allows is tried once, and halved until it fits.
     """
-    peaks = [peak_bytes(partial(compute, rows, PartSizes())) for rows in (1, 2, 4)]
+    peaks = []
+    for rows in (1, 2, 4):
+        torch.cuda.reset_peak_memory_stats()
+        compute(rows, PartSizes())
+        peaks.append(torch.cuda.max_memory_allocated())
     torch.cuda.empty_cache()
     room = torch.cuda.memory_allocated() + USED * torch.cuda.mem_get_info()[0]
     per_row = max((peaks[2] - peaks[1]) / 2, 1)
@@ -70,19 +74,12 @@ def largest_that_fits(phase: str, compute: Callable[[int, PartSizes], Any], most
     return sizes.limit(phase, size)
 
 
-def peak_bytes(compute: Callable[[], Any]) -> int:
-    """The most bytes of tensors on the GPU while it computes."""
-    torch.cuda.reset_peak_memory_stats()
-    compute()
-    return torch.cuda.max_memory_allocated()
-
-
 def sample(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
     """Read the longest prompts side by side, with room for the longest responses, and write one token for each."""
     speaker, tokens = trainer.speaker, longest_prompts(trainer, rows)
     limits = replace(speaker.limits, rows_at_once=rows, look_every=1, sizes=sizes)
     uniform = torch.zeros(rows, trainer.config.max_new_tokens, dtype=torch.float64, device=tokens.device)
-    respond(trainer.models.policy, tokens, speaker.sampling, ENDING, limits, uniform)
+    replace(speaker, stop=ENDING, limits=limits).generate(tokens, uniform)
 
 
 def add_gradients(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:

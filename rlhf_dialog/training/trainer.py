@@ -5,10 +5,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
@@ -20,17 +20,15 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import whole_optimizers
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.nlp import VecInfo
-from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule
+from rlhf_dialog.models.generation import GenerationLimits, Responder, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
-from rlhf_dialog.models.masks import apply_mask, masked_mean
+from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.models.part_sizes import PartSizes
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
 from rlhf_dialog.training import checks, iteration_metrics, ppo
-from rlhf_dialog.training.advantages import estimate_advantages, kl_to_reference, token_rewards
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList, newest_turns
-from rlhf_dialog.training.external_rollout import Given, external_rollout
+from rlhf_dialog.training.external_rollout import Given, external_rollout, read_episodes
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.rollout import Rollout, collect_rollout, drop_unscored
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
@@ -38,6 +36,14 @@ from rlhf_dialog.training.update import PPOUpdate
 
 logger = logging.getLogger(__name__)
 NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # null in metrics.jsonl
+AdvantageFunction = Callable[[Tensor, Tensor, Tensor, Tensor, ppo.Credit], tuple[Tensor, Tensor]]
+# (rewards, penalties, values, response_mask, credit) -> advantages, returns
+ADVANTAGES: dict[str, AdvantageFunction] = {
+    "gae": ppo.gae_advantages,
+    "grpo": ppo.grpo_advantages,
+    "rloo": ppo.rloo_advantages,
+    "reinforce_pp": ppo.reinforce_pp_advantages,
+}
 
 
 class PPOTrainer:
@@ -84,8 +90,7 @@ class PPOTrainer:
         self.group_size = config.num_responses_per_prompt if config.estimator.needs_groups else 1
         self.keep_features = config.kl_in == "loss"
         self.noise, self.is_measured = checks.Noise(), False  # of log-probabilities, by rounding, on the first rollout
-        updating = partial(self.tell, "update")
-        self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.sizes, updating)
+        self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.sizes, self.tell)
         self.listener: Callable[[int, str], None] | None = None  # hears where each iteration is, once a run shows it
         self.use_sizes()
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
@@ -103,33 +108,78 @@ class PPOTrainer:
         Raises RunStopped when a check of the run fails, or after `max_skipped_steps` skipped optimizer steps in a row;
         RewardError when the reward fails.
         """
-        start, self.rollout = time.perf_counter(), None  # its tensors go before the next one's come
-        episodes, limits = self.next_episodes(), replace(self.speaker.limits, tell=partial(self.tell, "rollout"))
-        speaker = replace(self.speaker, limits=limits)
+        self.rollout = None  # its tensors go before the next one's come
+        episodes = self.next_episodes()
+        speaker = replace(self.speaker, limits=replace(self.speaker.limits, tell=self.tell))
         with self.world.fail_together():
             begin_scoring(self.scorer.reward, "rollout", self.iteration + 1)
-        rollout = self.on_every_rank(collect_rollout, episodes, speaker, self.scorer, self.models, self.keep_features)
-        return self.learn_from(rollout, start)
+        with self.world.fail_together(), self.placement.rollout():
+            rollout = collect_rollout(episodes, speaker, self.scorer, self.models, self.keep_features)
+            rollout, rounding = self.check(rollout)
+        return self.learn_from(rollout, rounding)
 
-    def learn_from(self, rollout: Rollout, start: float) -> Metrics:
-        """The second half of an iteration: advantages, the update, and the metrics of all; it began at `start`."""
-        config, iteration, self.rollout = self.config, self.iteration + 1, rollout
-        rollout.clock.started = start
+    def check(self, rollout: Rollout) -> tuple[Rollout, Tensor | None]:
+        """The rollout without episodes that have no score, and, on the first call, the rounding errors of log-probabilities (K,).
+
+        Raises RunStopped for predictions that are not finite. Here no rank waits for another.
+        """
+        reference = self.models.ref_policy
+        predictions = {"policy": rollout.logprobs, "critic": rollout.values}
+        predictions |= {} if reference is None else {"reference": rollout.ref_logprobs}
+        checks.check_numbers(predictions, rollout.response_mask, rollout.dialogues, self.iteration + 1)
+        rollout = drop_unscored(rollout, self.group_size)
+        if self.is_measured:
+            return rollout, None
+        name, model = ("policy", self.models.policy) if reference is None else ("reference", reference)
+        return rollout, checks.measure_rounding(name, model, rollout.in_segments().tokens, self.config.temperature)
+
+    def learn_from(self, rollout: Rollout, rounding: Tensor | None) -> Metrics:
+        """The second half of an iteration, from what `check` returns: advantages, the update, and the metrics of all."""
+        config, iteration, mask, self.rollout = self.config, self.iteration + 1, rollout.response_mask, rollout
+        self.await_ranks(rollout, rounding)
         if iteration == 1 and self.starts_from_reference:
-            self.check_start(rollout)
-        kl, kl_coef = kl_to_reference(rollout, self.world), self.kl.kl_coef
-        rewards = token_rewards(rollout, config, kl_coef, self.world)
+            checks.check_start(rollout.logprobs - rollout.ref_logprobs, mask, self.noise, self.world)
+        kl_coef = self.kl.kl_coef
+        kl = masked_mean(
+            rollout.logprobs - rollout.ref_logprobs, mask, self.world.sum
+        ).item()  # NaN without a reference
+        earned, penalties = token_rewards(rollout, config, kl_coef, self.world)
+        rollout.rewards = earned + penalties
         values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
-        advantages = estimate_advantages(rewards, values, rollout.response_mask, config, self.world, iteration)
-        rollout.rewards, rollout.advantages, rollout.returns = rewards.total, advantages.advantages, advantages.returns
-        rollout.targets = self.value_targets(advantages.returns, rollout.response_mask)
+        rollout.advantages, rollout.returns, statistics = estimate_advantages(
+            earned, penalties, values, mask, config, self.world, iteration
+        )
+        rollout.targets = rollout.returns
+        if self.value_norm is not None and config.estimator.needs_critic:
+            self.value_norm.update(rollout.returns, mask, self.world.sum)
+            rollout.targets = self.value_norm.normalize(rollout.returns)
         losses = self.update(rollout.in_segments(), iteration, self.lr_scale, kl_coef, self.noise)
         for rows in self.world.gather(dict(self.sizes.rows)):
             self.sizes.lower(rows)  # not when a checkpoint is written, whose time depends on the clock
         if config.reference:
             self.kl.update(kl)
         objective = {"objective/kl": kl, "objective/kl_coef": kl_coef}
-        return self.metrics(rollout, objective, NO_CRITIC | advantages.statistics | losses)
+        return self.metrics(rollout, objective, NO_CRITIC | statistics | losses)
+
+    def await_ranks(self, rollout: Rollout, rounding: Tensor | None) -> None:
+        """Wait for the rollouts of all ranks. Sets `noise` on the first call. Raises RunStopped when no episode is left."""
+        if self.world.size > 1:
+            seconds = rollout.clock.seconds
+            seconds["wait"] = rollout.clock.elapsed - seconds["rollout"] - seconds["reward"]
+        if rounding is not None:
+            num_bits = 16 if self.placement.reduced_precision else 32
+            self.noise = checks.combine_rounding(rounding, self.world, self.config.temperature, num_bits)
+            self.is_measured = True
+            if rollout.is_sampled:
+                newest = [Dialogue([text], system=x.system) for x in rollout.dialogues for text in newest_turns(x)]
+                warn_about_cut(self.speaker.encoder, newest, self.world.gather)
+        left, dropped = self.world.sum_numbers([len(rollout), rollout.num_dropped])
+        if not left:
+            groups = " or their groups" if self.config.estimator.needs_groups else ""
+            raise RunStopped(
+                f"iteration {self.iteration + 1}: all {dropped:.0f} episodes are dropped, because the reward "
+                f"'{self.scorer.reward.name}' gave them{groups} no score; {checks.KEPT_CHECKPOINT}"
+            )
 
     def step_on(self, prompts: Sequence[Given], responses: Sequence[Given], scores: Sequence[float]) -> Metrics:
         """One iteration, as `step` makes it, on responses and scores from a loop of your own; returns its metrics.
@@ -145,51 +195,15 @@ class PPOTrainer:
         these are neighbours. With several ranks each gives its own.
 
         The log-probabilities of policy and reference are computed here, at `temperature`, so the responses count as those of the
-        policy as it is now; the run's checks are those of `step`. `scores` are used unchanged: neither the run's reward nor
-        `truncation_penalty` changes them. Raises UserError for what cannot be used (a filter in `top_k` or `top_p`, too), and
-        RunStopped as `step` does.
+        policy as it is now. `scores` are used unchanged: neither the run's reward nor `truncation_penalty` changes them. Raises
+        UserError for what cannot be used (a filter in `top_k` or `top_p`, too), and RunStopped as `step` does.
         """
-        start, self.rollout = time.perf_counter(), None
-        given = prompts, responses, scores
-        rollout = self.on_every_rank(
-            external_rollout, given, self.speaker, self.models, self.group_size, self.keep_features
-        )
-        return self.learn_from(rollout, start)
-
-    def on_every_rank(self, make_rollout: Callable[..., Rollout], *given: Any) -> Rollout:
-        """This rank's part of the rollout that `make_rollout(*given)` returns, checked, without episodes that have no score.
-
-        The first call measures the rounding noise. If one rank fails, all raise; RunStopped also when no episode is left. "wait"
-        on the rollout's clock is how long this rank waited for the others.
-        """
-        config, iteration, reference = self.config, self.iteration + 1, self.models.ref_policy
+        self.rollout = None
         with self.world.fail_together(), self.placement.rollout():
-            rollout = make_rollout(*given)
-            predictions = {"policy": rollout.logprobs, "critic": rollout.values}
-            predictions |= {} if reference is None else {"reference": rollout.ref_logprobs}
-            checks.check_numbers(predictions, rollout.response_mask, rollout.dialogues, iteration)
-            rollout = drop_unscored(rollout, self.group_size)
-            if not self.is_measured:
-                measured = ("policy", self.models.policy) if reference is None else ("reference", reference)
-                rounding = checks.measure_rounding(*measured, rollout.in_segments().tokens, config.temperature)
-            collected = time.perf_counter()
-        if not self.is_measured:
-            num_bits = 16 if self.placement.reduced_precision else 32
-            self.is_measured = True
-            self.noise = checks.combine_rounding(rounding, self.world, config.temperature, num_bits)
-            if rollout.is_sampled:
-                newest = [Dialogue([text], system=x.system) for x in rollout.dialogues for text in newest_turns(x)]
-                warn_about_cut(self.speaker.encoder, newest, self.world.gather)
-        if self.world.size > 1:
-            rollout.clock.seconds["wait"] = time.perf_counter() - collected
-        left, dropped = self.world.sum_numbers([len(rollout), rollout.num_dropped])
-        if not left:
-            groups = " or their groups" if config.estimator.needs_groups else ""
-            raise RunStopped(
-                f"iteration {iteration}: all {dropped:.0f} episodes are dropped, because the reward "
-                f"'{self.scorer.reward.name}' gave them{groups} no score; {checks.KEPT_CHECKPOINT}"
-            )
-        return rollout
+            dialogues, tokens = read_episodes(prompts, responses, scores, self.speaker, self.group_size)
+            rollout = external_rollout(dialogues, tokens, scores, self.speaker, self.models, self.keep_features)
+            rollout, rounding = self.check(rollout)
+        return self.learn_from(rollout, rounding)
 
     def train(self) -> Iterator[Metrics]:
         """Yield the metrics of each iteration until `total_time_steps`, `max_iterations` or `total_episodes` is reached."""
@@ -209,9 +223,9 @@ class PPOTrainer:
             return min(self.episodes / self.config.total_episodes, 1.0)
         return min(self.time_steps / self.config.total_time_steps, 1.0)
 
-    def tell(self, stage: str, text: str) -> None:
+    def tell(self, text: str) -> None:
         if self.listener:
-            self.listener(self.iteration + 1, f"{stage}, {text}")
+            self.listener(self.iteration + 1, text)
 
     @property
     def asked_sizes(self) -> list[int]:
@@ -233,34 +247,13 @@ class PPOTrainer:
         prompts = [replace(self.prompts[i], meta=self.prompts[i].meta | {"group": group}) for group, i in numbered]
         return self.prompts.deal([prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)])
 
-    def check_start(self, rollout: Rollout) -> None:
-        """Raise RunStopped unless the policy computes as its reference does."""
-        mask = rollout.response_mask
-        size = apply_mask(rollout.logprobs - rollout.ref_logprobs, mask).abs()
-        largest = max(self.world.gather(size.max().item() if len(size) else 0.0))
-        mean = masked_mean(size, mask, self.world.sum).item()
-        (num_tokens,) = self.world.sum_numbers([rollout.num_tokens])
-        checks.check_start(largest, mean, self.noise, num_tokens)
-
-    def value_targets(self, returns: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
-        """The critic's regression targets (B, T): the returns, normalised under `use_valuenorm`."""
-        if self.value_norm is None or not self.config.estimator.needs_critic:
-            return returns
-        self.value_norm.update(returns, response_mask, self.world.sum)
-        return self.value_norm.normalize(returns)
-
-    def count(self, rollout: Rollout) -> int:
-        """Advance the counters by this rollout; returns the number of tokens that all ranks generated."""
-        made = [rollout.num_generated, len(rollout) + rollout.num_dropped]
-        num_generated, num_episodes = map(int, self.world.sum_numbers(made))
+    def metrics(self, rollout: Rollout, objective: Metrics, losses: Metrics) -> Metrics:
+        """Count the iteration; returns its line of metrics.jsonl, from the update and from the rollout."""
+        counts = [rollout.num_generated, len(rollout) + rollout.num_dropped]
+        num_generated, num_episodes = map(int, self.world.sum_numbers(counts))
         self.iteration += 1
         self.time_steps += num_generated
         self.episodes += num_episodes
-        return num_generated
-
-    def metrics(self, rollout: Rollout, objective: Metrics, losses: Metrics) -> Metrics:
-        """Count the iteration; returns its line of metrics.jsonl, from the update and from the rollout."""
-        num_generated = self.count(rollout)
         metrics: Metrics = {
             "iteration": self.iteration,
             "time_steps": self.time_steps,
@@ -321,3 +314,57 @@ class PPOTrainer:
                 engine.scaler.load_state_dict(state["scalers"][name])
         if "reward" in state:
             load_state(self.scorer.reward, state["reward"])
+
+
+def token_rewards(rollout: Rollout, config: Config, kl_coef: float, world: World) -> tuple[Tensor, Tensor]:
+    """The per-token rewards of a scored rollout in two parts, each (B, T): what was earned, and -kl_coef * KL.
+
+    The first is the score and the environment's rewards, or under `whiten_rewards` the whitened sum of all; the second is 0 then,
+    and under `kl_in: loss`.
+    """
+    mask = rollout.response_mask
+    rewards = ppo.score_rewards(rollout.scores, mask, rollout.turn_rewards)
+    coef_in_reward = kl_coef if config.kl_in == "reward" else 0.0
+    penalties = torch.zeros_like(rewards)
+    if config.reference:
+        penalties = ppo.kl_penalties(rollout.logprobs, rollout.ref_logprobs, mask, coef_in_reward, config.kl_estimator)
+    if config.whiten_rewards:
+        rewards = ppo.whiten(rewards + penalties, mask, world.sum, shift_mean=False)
+        penalties = torch.zeros_like(penalties)
+    return rewards, penalties
+
+
+def estimate_advantages(
+    earned: Tensor,
+    penalties: Tensor,
+    values: Tensor,
+    response_mask: Tensor,
+    config: Config,
+    world: World,
+    iteration: int,
+) -> tuple[Tensor, Tensor, Metrics]:
+    """Advantages by the run's estimator, whitened once over the rollout of all ranks, and returns, each (B, T), with statistics.
+
+    `values` (B, T) and the returns are in units of the rewards. The statistics are the critic's explained variance, or the number
+    of groups whose rewards are all equal. If that is all groups, only KL penalties are left, and whitening, which would amplify
+    them, is left out.
+    """
+    gae_lambda, by_turn = config.gae_lambda if config.use_gae else 1.0, config.credit == "turn"
+    credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt, by_turn=by_turn)
+    estimator = ADVANTAGES[config.estimator.name]
+    advantages, returns = estimator(earned, penalties, values, response_mask, credit)
+    statistics: Metrics = {}
+    all_flat = False
+    if config.estimator.needs_groups:
+        flat = ppo.flat_groups(earned, response_mask, credit).item()
+        num_flat, num_groups = map(int, world.sum_numbers((flat, len(values) / credit.num_responses_per_prompt)))
+        statistics, all_flat = {"ppo/flat_groups": num_flat}, num_flat == num_groups
+        if all_flat:
+            text = "iteration %d: the %d responses to each prompt have equal scores, for all %d prompts; there is nothing to "
+            logger.warning(text + "learn from them but the KL", iteration, credit.num_responses_per_prompt, num_groups)
+    if config.use_adv_normalize and not all_flat:
+        advantages = ppo.whiten(advantages, response_mask, world.sum)
+    if config.estimator.needs_critic:
+        explained = ppo.explained_variance(values, returns, response_mask, world.sum)
+        statistics = {"ppo/explained_variance": explained.item()}
+    return advantages, returns, statistics

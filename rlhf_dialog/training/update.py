@@ -54,13 +54,12 @@ class PPOUpdate:
         placement: Placement,
         world: World,
         num_minibatches: int,
-        sizes: PartSizes | None = None,
-        tell: Callable[[str], None] = lambda text: None,
+        sizes: PartSizes,
+        tell: Callable[[str], None],
     ):
-        """sizes: of the run; tell: hears how far the update is."""
+        """`tell` hears how far the update is."""
         self.config, self.placement, self.world, self.num_minibatches = config, placement, world, num_minibatches
-        self.sizes, self.tell = sizes or PartSizes(), tell
-        self.engines = placement.engines
+        self.sizes, self.tell, self.engines = sizes, tell, placement.engines
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.noise = 0, Noise()
         self.kl_coef = 0.0  # of the loss, under `kl_in: loss`
@@ -70,10 +69,9 @@ class PPOUpdate:
     def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, noise: Noise) -> Metrics:
         """Make `ppo_epoch` passes over the rollout in minibatches; returns each statistic's mean over the steps that were made.
 
-        Each rank shuffles its own episodes and adds its share to every minibatch; the responses to one prompt stay together where
-        the minibatch sizes allow it. Each loss is a sum over tokens divided by the mean number of tokens per minibatch, so all
-        tokens have equal weight. `noise` is the rounding noise for the check of the first ratios. Raises RunStopped as
-        `optimizer_step` does.
+        Each rank shuffles its own episodes and adds its share to every minibatch. Each loss is a sum over tokens divided by the
+        mean number of tokens per minibatch, so all tokens have equal weight. `noise` is that of the check of the first ratios.
+        Raises RunStopped as `optimizer_step` does.
         """
         self.iteration, self.noise, self.overflows = iteration, noise, 0
         self.kl_coef = kl_coef if self.config.kl_in == "loss" else 0.0
@@ -94,7 +92,7 @@ class PPOUpdate:
         for epoch in range(epochs):
             for i, rows in enumerate(shuffle_groups(rollout.tokens).split(sizes)):
                 self.tell(f"epoch {epoch + 1} of {epochs}, minibatch {i + 1} of {num_minibatches}")
-                step = self.optimizer_step(rollout, rows, is_first=not good, num_tokens=num_tokens)
+                step = self.optimizer_step(rollout, rows, num_tokens, is_first=not good)
                 steps.append(step)
                 if all_finite(step):
                     good.append(step)
@@ -111,24 +109,21 @@ class PPOUpdate:
                 engine.zero_grad()
         self.is_warm = True
 
-    def optimizer_step(
-        self, rollout: Rollout, rows: Tensor, is_first: bool, num_tokens: Tensor | None = None
-    ) -> Metrics:
+    def optimizer_step(self, rollout: Rollout, rows: Tensor, num_tokens: Tensor, is_first: bool) -> Metrics:
         """Make the optimizer step of one minibatch; the gradient does not depend on how microbatches and ranks divide it.
 
-        `rows` (N,) is on the host. Sums over tokens are divided by `num_tokens`, a scalar; default: the minibatch's tokens. The
-        host waits for the device once, for all statistics and gradient norms together.
+        `rows` (N,) is on the host. Sums over tokens are divided by `num_tokens`, a scalar. The host waits for the device once,
+        for all statistics and gradient norms together.
 
         The step is skipped when a returned statistic is not finite. A skipped step counts towards `max_skipped_steps`, unless
         fp16's loss scale was too large, as it is at the start. Raises RunStopped after `max_skipped_steps` in a row, and on the
         first minibatch of a rollout when the probability ratio is not 1.
         """
-        if num_tokens is None:
-            num_tokens = self.world.sum(rollout.tokens.rows(rows).mask.sum())
         asked = min(self.config.microbatch_size, max(len(rows), 1))
-        waits = not all(engine.can_start_over for engine in self.engines.values())
-        given = rollout, rows, num_tokens, is_first
-        microbatches, statistics = self.sizes.fit(UPDATE, asked, self.add_gradient, *given, fixed=waits)
+        fixed = not all(engine.can_start_over for engine in self.engines.values())
+        microbatches, statistics = self.sizes.fit(
+            UPDATE, asked, self.add_gradient, rollout, rows, num_tokens, is_first, fixed=fixed
+        )
         with rollout.clock.measure("optimizer"):
             if self.head_alone:
                 self.engines["policy"].keep_head_gradient()
@@ -137,8 +132,8 @@ class PPOUpdate:
             if is_first:
                 sizes = [(x.pop("largest"), x.pop("mean"), x.pop("tokens")) for x in numbers]
                 with self.world.fail_together():
-                    for largest, mean, tokens in sizes:
-                        check_ratio(largest, mean, self.iteration, self.noise, tokens)
+                    for size in sizes:
+                        check_ratio(*size, self.iteration, self.noise)
             sums = [sum(x[name] for x in numbers) for name in numbers[0]]
             totals = dict(zip(numbers[0], self.world.sum_numbers(sums), strict=True))
             losses_are_finite = all_finite(totals)
@@ -159,9 +154,9 @@ class PPOUpdate:
         if lowered:
             logger.info("iteration %d: an optimizer step is skipped: %s", self.iteration, "; ".join(lowered))
         elif not is_made:
-            bad = [microbatch for microbatch, x in zip(microbatches, numbers, strict=True) if not all_finite(x)]
-            real = [microbatch for microbatch in bad if microbatch.rollout is rollout]  # not blank
-            suspects = [row for microbatch in real for row in microbatch.place[0].tolist()]
+            pairs = zip(microbatches, numbers, strict=True)
+            bad = [x for x, found in pairs if x.rollout is rollout and not all_finite(found)]  # and not blank
+            suspects = [row for microbatch in bad for row in microbatch.place[0].tolist()]
             self._report_skipped(rollout, totals, rows.tolist(), suspects)
         return totals
 
@@ -175,9 +170,8 @@ class PPOUpdate:
         missing = max(self.world.gather(len(microbatches))) - len(microbatches)
         microbatches += [blank_microbatch(rollout) for _ in range(missing)]  # as many as the rank with the most
         statistics = []
-        for number, microbatch in enumerate(microbatches, 1):
-            is_last = number == len(microbatches)
-            statistics.append(self.forward_backward(microbatch, num_tokens, is_first, is_last))
+        for x in microbatches:
+            statistics.append(self.forward_backward(x, num_tokens, is_first, is_last=x is microbatches[-1]))
         return microbatches, statistics
 
     def forward_backward(
@@ -195,19 +189,15 @@ class PPOUpdate:
         return statistics
 
     def _report_skipped(self, rollout: Rollout, totals: Metrics, rows: list[int], suspects: list[int]) -> None:
-        """Warn of a step that is skipped, with the prompts of those microbatches, on any rank, that have the bad number.
-
-        Raises RunStopped at `max_skipped_steps` in a row.
-        """
-        of_ranks = self.world.gather(([rollout.dialogues[i] for i in suspects], [rollout.dialogues[i] for i in rows]))
-        guilty = [dialogue for own, _ in of_ranks for dialogue in own]
-        dialogues = guilty or [dialogue for _, own in of_ranks for dialogue in own]
+        """Warn of a skipped step, with the prompts of the suspects on all ranks; RunStopped at `max_skipped_steps` in a row."""
+        guilty = [x for of_rank in self.world.gather([rollout.dialogues[i] for i in suspects]) for x in of_rank]
+        trained = [x for of_rank in self.world.gather([rollout.dialogues[i] for i in rows]) for x in of_rank]
         self.skipped_in_a_row += 1
         bad = ", ".join(f"{name} {value}" for name, value in totals.items() if not math.isfinite(value))
         text = (
             f"iteration {self.iteration}: a number of the update is not finite ({bad}); prompts of the "
-            f"{'microbatch with it' if guilty else 'minibatch'}: {prompt_names(dialogues)}; the optimizer step is skipped, "
-            f"{self.skipped_in_a_row} in a row"
+            f"{'microbatch with it' if guilty else 'minibatch'}: {prompt_names(guilty or trained)}; the optimizer step is "
+            f"skipped, {self.skipped_in_a_row} in a row"
         )
         if self.skipped_in_a_row >= self.config.max_skipped_steps:
             raise RunStopped(f"{text} (max_skipped_steps): the run stops; {KEPT_CHECKPOINT}")
@@ -218,8 +208,7 @@ class PPOUpdate:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The loss of a microbatch for each engine, as its share of the minibatch, and the statistics to add up; all scalars."""
         config, (rollout, place, tokens) = self.config, microbatch
-        mask, old_logprobs = tokens.mask, rollout.logprobs[place]
-        new = self.predict(microbatch)
+        mask, old_logprobs, new = tokens.mask, rollout.logprobs[place], self.predict(microbatch)
         log_ratio = apply_mask(new.logprobs - old_logprobs, mask)
         dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
         policy_loss, clip_fraction = ppo.policy_loss(

@@ -13,7 +13,7 @@ from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.models import loading
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.advantages import ADVANTAGES
+from rlhf_dialog.training.trainer import ADVANTAGES
 from tests.parts.tiny import gpt2
 from tests.parts.trainers import make_trainer, parameters, settings
 
@@ -56,7 +56,7 @@ def test_no_other_file_knows_an_estimator_by_its_name():
     found = {name: named(path.read_text(encoding="utf-8")) for name, path in files.items()}
     assert {name: texts for name, texts in found.items() if texts} == {
         "config/schema.py": ["gae"],  # the default
-        "training/advantages.py": list(ADVANTAGES),  # the functions
+        "training/trainer.py": list(ADVANTAGES),  # the functions
     }
     assert named("if config.advantage_estimator in ('grpo', x): ...") == ["grpo"]
 

@@ -16,9 +16,8 @@ from rlhf_dialog.evaluation.replies import (
     reference_nll,
 )
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.generation import Sampling, StopRule, random_numbers
+from rlhf_dialog.models.generation import Responder, Sampling, StopRule, random_numbers
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards import Intent
 from tests.parts import tiny
 from tests.parts.evaluations import BASELINES, check_float32

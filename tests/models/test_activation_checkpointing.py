@@ -73,11 +73,8 @@ def test_less_is_kept():
         policy = Policy(copy.deepcopy(lm), True)
         if again:
             recompute_layers(policy.lm.base_model)
-        loss, size = kept(
-            lambda policy=policy: teacher_forced(
-                policy, TokenBatch(ids, mask, ids[:, :3], mask[:, :3]), 1.0
-            ).logprobs.sum()
-        )
+        batch = TokenBatch(ids, mask, ids[:, :3], mask[:, :3])
+        loss, size = kept(lambda policy=policy, batch=batch: teacher_forced(policy, batch, 1.0).logprobs.sum())
         sizes.append(size - weights)
         loss.backward()
     assert 0 < sizes[1] + weights < (sizes[0] + weights) / 2

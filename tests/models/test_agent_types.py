@@ -42,14 +42,13 @@ def types_of(state, names):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("use_lora", [True, False])
 @pytest.mark.parametrize(
-    ("size", "keys", "expected"),
+    ("use_lora", "size", "keys", "expected"),
     [
-        (1e-6, {}, WHOLE),
-        (0.1, {}, HALF),
-        (1e-6, {"agent_dtype": "checkpoint"}, HALF),
-        (0.1, {"agent_dtype": "float32"}, WHOLE),
+        (True, 1e-6, {}, WHOLE),
+        (False, 0.1, {}, HALF),
+        (False, 1e-6, {"agent_dtype": "checkpoint"}, HALF),
+        (True, 0.1, {"agent_dtype": "float32"}, WHOLE),
     ],
 )
 def test_trained_weights_are_rounded_where_most_of_their_change_is_left(

@@ -22,17 +22,6 @@ def test_settings_come_from_the_folder_and_have_defaults(agent_folder, tmp_path)
     assert isinstance(plain.chat("Hello"), str)
 
 
-def test_a_reply_is_text_up_to_the_separator_and_the_seed_decides_it(chat_agent):
-    torch.manual_seed(3)
-    first = [chat_agent.chat("Hello there") for _ in range(8)]
-    torch.manual_seed(3)
-    assert [chat_agent.chat("Hello there") for _ in range(8)] == first
-    assert len(set(first)) > 1
-    for reply in first:
-        assert reply == reply.strip()
-        assert not any(word in reply for word in ("<EOU>", "<eos>", "<pad>"))
-
-
 def test_a_person_hears_replies_at_the_chats_temperature_and_training_samples_at_its_own(tmp_path):
     folder = save(tmp_path / "cold", {"max_new_tokens": 8, "chat_temperature": 0})
     agent, expected = ChatAgent.load(folder), greedy_by_hand(folder, ["Hello there"], 8)
@@ -42,10 +31,7 @@ def test_a_person_hears_replies_at_the_chats_temperature_and_training_samples_at
 
 def greedy_by_hand(agent_folder: Path, turns: list[str], max_new_tokens: int) -> str:
     """The most likely tokens after `a <EOU> b <EOU>`, one whole forward pass each, without cache and padding."""
-    lm, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(agent_folder).eval(),
-        AutoTokenizer.from_pretrained(agent_folder),
-    )
+    lm, tokenizer = AutoModelForCausalLM.from_pretrained(agent_folder), AutoTokenizer.from_pretrained(agent_folder)
     ids = tokenizer(" <EOU> ".join(turns) + " <EOU>", add_special_tokens=False)["input_ids"]
     separator, end = tokenizer.convert_tokens_to_ids("<EOU>"), tokenizer.eos_token_id
     written: list[int] = []
@@ -57,9 +43,8 @@ def greedy_by_hand(agent_folder: Path, turns: list[str], max_new_tokens: int) ->
 
 def test_the_prompt_is_the_history_in_order_with_separators(tmp_path):
     """At a temperature near 0 sampling is greedy, so the reply shows what the prompt was."""
-    agent_folder = save(
-        tmp_path / "sharp", {"max_new_tokens": 8, "temperature": 1e-4, "context_size": 3}, initializer_range=0.3
-    )
+    settings = {"max_new_tokens": 8, "temperature": 1e-4, "context_size": 3}
+    agent_folder = save(tmp_path / "sharp", settings, initializer_range=0.3)
     chat_agent = ChatAgent.load(agent_folder)
     expected = greedy_by_hand(agent_folder, ["two", "three", "four"], 8)
     assert chat_agent.chat("  four ", history=["one", "two ", "three"]) == expected  # the last 3 turns, stripped
@@ -68,42 +53,34 @@ def test_the_prompt_is_the_history_in_order_with_separators(tmp_path):
 
 
 def test_a_history_longer_than_the_models_positions_still_works(chat_agent, tmp_path):
-    assert isinstance(chat_agent.chat("Hi", history=["word " * 300] * 40), str)
-    assert isinstance(chat_agent.chat("word " * 2000), str)
-    short = ChatAgent.load(save(tmp_path / "short", {"max_new_tokens": 5, "max_prompt_length": 500}, n_positions=32))
-    assert isinstance(short.chat("word " * 50, history=["more words"] * 9), str)
-
-
-def test_a_model_has_positions_for_a_reply_and_two_tokens_before_it(tmp_path):
-    settings = {"max_new_tokens": 20}
-    assert isinstance(ChatAgent.load(save(tmp_path / "enough", settings, n_positions=22)).chat("Hello"), str)
+    assert isinstance(chat_agent.chat("word " * 2000, history=["word " * 300] * 40), str)
+    settings = {"max_new_tokens": 20, "max_prompt_length": 500}
+    enough = ChatAgent.load(save(tmp_path / "enough", settings, n_positions=22))  # a reply and two tokens before it
+    assert isinstance(enough.chat("word " * 50, history=["more words"] * 9), str)
     with pytest.raises(UserError, match="21 positions, too few for 20 new tokens"):
         ChatAgent.load(save(tmp_path / "few", settings, n_positions=21))
 
 
 @pytest.mark.parametrize(
-    "text",
-    ['{"format_version": 1, "max_new', "[]", '{"max_new_tokens": "many"}', '{"odd_key": 1}', '{"top_p": 7}', '"x"'],
+    ("text", "words"),
+    [
+        ('{"format_version": 1, "max_new', ""),
+        ('{"odd_key": 1}', ""),
+        ('{"top_p": 7}', ""),
+        ('"x"', ""),
+        ('{"format_version": 2, "a_key_of_tomorrow": 1}', "version 2, but this program reads versions up to 1; update"),
+    ],
 )
-def test_a_damaged_settings_file_is_the_users_error(tmp_path, text):
+def test_a_damaged_or_newer_settings_file_is_the_users_error(tmp_path, text, words):
     save(tmp_path)
     (tmp_path / AGENT_FILE).write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=AGENT_FILE):
+    with pytest.raises(UserError, match=f"{AGENT_FILE}.*{words}"):
         ChatAgent.load(tmp_path)
 
 
 def test_an_agent_stops_where_its_training_did(tmp_path):
     agent = ChatAgent.load(save(tmp_path, {"stop_token_ids": [*range(256)], "max_new_tokens": 9}))
     assert len(agent.reply([Dialogue(["Hello"])])[0].ids) == 1
-
-
-@pytest.mark.slow
-def test_a_settings_file_of_a_newer_program_says_so(tmp_path):
-    save(tmp_path, {"format_version": 2, "a_key_of_tomorrow": 1})
-    with pytest.raises(
-        UserError, match=f"{AGENT_FILE}: has format version 2, but this program reads versions up to 1; update"
-    ):
-        ChatAgent.load(tmp_path)
 
 
 def test_another_tokenizer_must_not_be_larger_than_the_model(agent_folder, tmp_path):
@@ -118,20 +95,18 @@ def test_another_tokenizer_must_not_be_larger_than_the_model(agent_folder, tmp_p
 
 def test_a_speaker_answers_after_all_that_has_been_said(tmp_path):
     """The user's turn behind the policy's own is seen; replies come in the order of the dialogues, with their ids."""
-    settings = {"max_new_tokens": 8, "temperature": 1e-4}
-    agent_folder = save(tmp_path / "sharp", settings, initializer_range=0.3)
-    chat_agent = ChatAgent.load(agent_folder)
-    longer = Dialogue(["one"], response="two").with_user_turn("three")
-    replies = chat_agent.reply([longer, Dialogue(["one"])])
-    assert [reply.text for reply in replies] == [
-        greedy_by_hand(agent_folder, list(t), 8) for t in (("one", "two", "three"), ("one",))
+    folder = save(tmp_path / "sharp", {"max_new_tokens": 8, "temperature": 1e-4}, initializer_range=0.3)
+    agent = ChatAgent.load(folder)
+    replies = agent.reply([Dialogue(["one"], response="two").with_user_turn("three"), Dialogue(["one"])])
+    assert [x.text for x in replies] == [
+        greedy_by_hand(folder, turns, 8) for turns in (["one", "two", "three"], ["one"])
     ]
-    assert [chat_agent.encoder.reply_text(reply.ids) for reply in replies] == [reply.text for reply in replies]
-    assert [reply.truncated for reply in replies] == [len(r.ids) == 8 and r.ids[-1] not in (257, 258) for r in replies]
+    assert [agent.encoder.reply_text(x.ids) for x in replies] == [x.text for x in replies]
+    assert [x.truncated for x in replies] == [len(x.ids) == 8 and x.ids[-1] not in (257, 258) for x in replies]
 
 
 def test_a_separator_in_a_message_is_not_the_end_of_a_turn(chat_agent):
-    assert chat_agent.spoken("Hi <EOU> there") == "Hi there"
+    assert chat_agent.encoder.spoken("Hi <EOU> there") == "Hi there"
     torch.manual_seed(3)
     expected = chat_agent.chat("Hi there", ["a b"])
     torch.manual_seed(3)

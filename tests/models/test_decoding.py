@@ -4,10 +4,16 @@ import pytest
 import torch
 
 from rlhf_dialog.models import generation
-from rlhf_dialog.models.generation import GenerationLimits, PackedDecoder, PaddedDecoder, Sampling, new_decoder
+from rlhf_dialog.models.generation import (
+    GenerationLimits,
+    PackedDecoder,
+    PaddedDecoder,
+    Responder,
+    Sampling,
+    new_decoder,
+)
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.training.episodes import Episodes
 from rlhf_dialog.training.rollout import predict_columns
 from tests.parts import plain, policies
@@ -96,9 +102,9 @@ def test_the_same_random_numbers_give_the_same_tokens(kind, filters, packing, mo
 def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, share):
     """Also what a filter hides; responses with holes, and microbatches that do not divide the rows."""
     policy, reference = new_policy(kind, value_head=share), new_policy(kind, seed=4, value_head=False)
-    critic = (
-        None if share else policies.with_opinion(Critic(new_lm(kind, 3, True, precision(kind)))).to(precision(kind))
-    )
+    critic = None
+    if not share:
+        critic = policies.with_opinion(Critic(new_lm(kind, 3, True, precision(kind)))).to(precision(kind))
     case = sharing(new_case(6, rows=5), 6)
     responses = answered(policy, case, Sampling(7, 0.8, **filters))
     mask = responses.tokens.response_mask
@@ -108,9 +114,8 @@ def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, s
     tensors = predict_columns(models, speaker, Episodes([], responses), keep_features=False)
     oracle, oracle_reference = plain.as_made(policy), plain.as_made(reference)
     expected = {"ref_logprobs": plain.evaluated(oracle_reference, case, 0.8).logprobs}
-    expected["values"] = (
-        plain.evaluated(oracle, case, 0.8).values if share else plain.criticised(plain.as_made(critic), case)
-    )
+    own = plain.evaluated(oracle, case, 0.8).values
+    expected["values"] = own if share else plain.criticised(plain.as_made(critic), case)
     if filters:
         expected["kl_full"], expected["ref_support_mass"] = plain.unfiltered(oracle, oracle_reference, case, 0.8)
     assert set(tensors) == set(expected)
@@ -120,14 +125,12 @@ def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, s
         assert name == "values" or not ours[~mask].any()
 
 
-@pytest.mark.parametrize("uniform", [0.0, 0.25, 0.6, 1 - 2**-53])
-def test_a_random_number_picks_the_token_that_it_falls_on(uniform):
+def test_a_random_number_picks_the_token_that_it_falls_on():
     """By hand over probabilities 0, 1/4, 0, 1/2, 1/4, 0: never a token without probability."""
-    probabilities = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]], dtype=torch.float64)
-    wanted = 1 if uniform < 0.25 else 3 if uniform < 0.75 else 4
+    probabilities = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]] * 4)
+    uniform = torch.tensor([0.0, 0.25, 0.6, 1 - 2**-53], dtype=torch.float64)
     for dtype in (torch.float32, torch.float64):
-        drawn, _ = generation._draw(probabilities.to(dtype), torch.tensor([uniform], dtype=torch.float64))
-        assert drawn.item() == wanted
+        assert generation._draw(probabilities.to(dtype), uniform)[0].tolist() == [1, 3, 3, 4]
 
 
 def test_rounding_leaves_no_random_number_behind_the_last_token():

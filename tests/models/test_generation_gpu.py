@@ -1,52 +1,28 @@
-"""`respond` on the pretended GPU: the tokens of the CPU, no tensor on the wrong device, and one wait at each look."""
+"""Generation on the pretended GPU: the tokens of the CPU, no tensor on the wrong device, and one wait at each look."""
 
 import math
 from dataclasses import replace
 
-import pytest
 import torch
-from transformers import MistralConfig, MistralForCausalLM
 
-from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, respond
+from rlhf_dialog.models.generation import Responder, Sampling, StopRule
 from rlhf_dialog.models.policy import Policy, teacher_forced
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch, fetch, send, send_all
 from tests.parts.pretended_gpu import CPU, CUDA, pretended_gpu
-from tests.parts.tiny import byte_tokenizer, gpt2, llama, packed
+from tests.parts.tiny import byte_tokenizer, gpt2
 from tests.parts.token_batches import columns_of
 
 PAD, ENDS = 256, [257, *range(0, 250, 12)]
-STEPS = 12
-IDS = {"vocab_size": 259, "pad_token_id": PAD, "eos_token_id": 257, "bos_token_id": None, "initializer_range": 0.3}
-WIDE = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
-def mistral():
-    torch.manual_seed(0)
-    return packed(MistralForCausalLM(MistralConfig(**IDS, **WIDE, num_hidden_layers=4, sliding_window=6)))
-
-
-SHAPES = {
-    "gpt2": lambda: gpt2(n_layer=3, initializer_range=0.3),
-    "llama": lambda: llama(num_hidden_layers=1, initializer_range=0.3),
-    "mistral": mistral,
-}
-SAMPLINGS = {
-    "plain": Sampling(STEPS),
-    "greedy": Sampling(STEPS, greedy=True),
-    "filtered": Sampling(STEPS, 0.7, top_k=9, top_p=0.8),
-}
-
-
-def new_policy(shape):
-    policy = Policy(SHAPES[shape](), with_value_head=True).eval()
+def new_policy():
+    policy = Policy(gpt2(n_layer=3, initializer_range=0.3), with_value_head=True).eval()
     policy.lm.generation_config.eos_token_id = ENDS
     return policy
 
 
-def on_gpu(shape):
-    policy = new_policy(shape).to("cuda")
+def on_gpu():
+    policy = new_policy().to("cuda")
     assert policy.has_plain_head  # tried once, which waits
     return policy
 
@@ -57,60 +33,37 @@ def prompts(device):
     return TokenBatch.from_prompts(ids, PAD, device)
 
 
-def answer(policy, sampling, separator_token=True, **options):
-    """Responses on the device of the policy, with the same random numbers each time."""
-    stop = StopRule(policy, byte_tokenizer(separator_token), "<EOU>")
+def answer(policy, sampling):
+    """Responses on the device of the policy, which end with a text, with the same random numbers each time."""
+    stop = StopRule(policy, byte_tokenizer(separator_token=False), "<EOU>")
     batch = prompts(policy.lm.device)
     torch.manual_seed(1)
-    return respond(policy, batch, sampling, stop, GenerationLimits(**options))
+    return Responder(policy, None, sampling, stop).generate(batch)
 
 
-def same(found, expected):
-    for name, x in columns_of(expected).items():
-        y = columns_of(found)[name]
-        if x is None or not x.is_floating_point():
-            assert x is y is None or torch.equal(x, y.cpu()), name
-        else:
-            torch.testing.assert_close(x, y.cpu(), rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("shape", "name", "separator_token"),
-    [("gpt2", "filtered", False), ("llama", "greedy", True), ("mistral", "plain", False)],
-)
-def test_a_response_waits_once_a_look_for_any_number_of_layers(shape, name, separator_token):
-    sampling = SAMPLINGS[name]
-    expected = answer(new_policy(shape), sampling, separator_token)
+def test_a_response_waits_once_a_look_for_any_number_of_layers():
+    sampling = Sampling(12, 0.7, top_k=9, top_p=0.8)
+    expected = answer(new_policy(), sampling)
     with pretended_gpu() as gpu:
-        policy = on_gpu(shape)
+        policy = on_gpu()
         gpu.reset()
-        found = answer(policy, sampling, separator_token)
+        found = answer(policy, sampling)
         waits, report = gpu.num_waits, gpu.report()
-        same(found, expected)
+        for name, x in columns_of(expected).items():
+            y = columns_of(found)[name].cpu()
+            if x.is_floating_point():
+                torch.testing.assert_close(x, y, rtol=0, atol=1e-4)
+            else:
+                assert torch.equal(x, y), name
     assert waits == math.ceil(found.tokens.response_ids.shape[1] / 8), report
     assert len(set(found.tokens.response_mask.sum(dim=1).tolist())) > 1
 
 
-def test_a_speaker_sends_and_reads_with_few_waits():
-    replies = []
-    with pretended_gpu() as gpu:
-        for policy, most in ((new_policy("gpt2"), 0), (on_gpu("gpt2"), 2)):  # a look, the replies
-            tokenizer = byte_tokenizer()
-            stop = StopRule(policy, tokenizer, "<EOU>")
-            speaker = Responder(policy, PromptEncoder(tokenizer, "<EOU>", 40), Sampling(8, greedy=True), stop)
-            gpu.reset()
-            replies.append(
-                speaker.read(speaker.generate(speaker.encode([["Where is it ?"], ["Hi .", "Who is there ?"]])))
-            )
-            assert gpu.num_waits == most, gpu.report()
-    assert replies[0] == replies[1]
-
-
 def test_a_plan_that_the_host_makes_needs_no_wait():
-    tokens = answer(new_policy("llama"), Sampling(8, top_k=5)).tokens
-    expected = teacher_forced(new_policy("llama"), tokens, 1.0)
+    tokens = answer(new_policy(), Sampling(8, top_k=5)).tokens
+    expected = teacher_forced(new_policy(), tokens, 1.0)
     with pretended_gpu() as gpu:
-        policy = on_gpu("llama")
+        policy = on_gpu()
         names = ("prompt_ids", "response_ids", "support")
         there = replace(tokens, **{name: getattr(tokens, name).to("cuda") for name in names})
         gpu.reset()

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from rlhf_dialog.models import policy as policy_module
-from rlhf_dialog.models.policy import Policy, get_copy, multiply, teacher_forced
+from rlhf_dialog.models.policy import Policy, teacher_forced
+from rlhf_dialog.models.precision import get_copy, multiply
 from tests.parts.plain import new_case
 from tests.parts.pretended_gpu import CUDA, pretended_gpu
 from tests.parts.tiny import gpt2
@@ -76,15 +77,17 @@ def test_predictions_and_gradients_are_those_of_autocast(monkeypatch):
     assert torch.equal(found[0][0], found[1][0])
 
 
-def test_what_is_left_to_autocast():
+def test_what_is_left_to_autocast(monkeypatch):
     head = nn.Linear(3, 5)
     assert get_copy(head, torch.bfloat16) is not None
     assert get_copy(head.bfloat16(), torch.bfloat16) is None
     assert get_copy(nn.Linear(3, 5).double(), torch.bfloat16) is None
     assert get_copy(type("Other", (nn.Linear,), {})(3, 5), torch.bfloat16) is None
-    partitioned = nn.Linear(3, 5)
-    partitioned.weight.ds_id = 0
-    assert get_copy(partitioned, torch.bfloat16) is None
+    policy = Policy(gpt2(), use_amp=True).eval()
+    policy.lm.lm_head.weight.ds_id = 0  # as a part of ZeRO 3
+    assert policy.logits(torch.randn(2, policy.lm.config.n_embd)).dtype == torch.bfloat16
+    monkeypatch.setattr(policy_module, "get_copy", None)
+    policy.logits(torch.randn(2, policy.lm.config.n_embd))
 
 
 def test_the_size_of_a_chunk_does_not_follow_the_free_memory(monkeypatch):

@@ -48,7 +48,6 @@ def random(*shape, dtype=torch.float64):
     ("window", "heads", "dtype"),
     [
         (None, (4, 2), torch.float64),
-        (None, (2, 2), torch.bfloat16),
         (1, (2, 1), torch.float64),
         (3, (4, 2), torch.bfloat16),
         (7, (2, 2), torch.float64),

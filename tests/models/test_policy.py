@@ -1,27 +1,16 @@
 """Every fast path of evaluation and update against the plain one (tests/plain.py): float64 at 1e-9 on tiny models."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
 
 from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.models.logprobs import kl_divergence
-from rlhf_dialog.models.policy import Critic, Policy, packs, teacher_forced
-from tests.parts import plain
+from rlhf_dialog.models.policy import Critic, packs, teacher_forced
+from tests.parts import plain, policies
 from tests.parts.plain import compute_in_float64, new_case, sharing
-from tests.parts.policies import (
-    fast_gradients,
-    gradients,
-    new_policy,
-    old_numbers,
-    precision,
-    row,
-    settings,
-    tolerance,
-    with_opinion,
-)
+from tests.parts.policies import new_policy, precision, row, tolerance, with_opinion
 from tests.parts.token_batches import critic_values
 from tests.parts.zoo import CAPPED, KINDS, NEVER_PACKED, new_lm
 
@@ -66,29 +55,20 @@ def test_evaluation_equals_the_plain_path(kind, packing, shared):
         assert teacher_forced(policy, case.tokens, temperature, with_entropy=False).entropy is None
 
 
-def compare_minibatch(
-    kind: str,
-    share: bool,
-    seed: int,
-    policy: Policy,
-    critic: Critic | None,
-    reference: Policy | None = None,
-    shared: bool = False,
-    **keys: Any,
-) -> None:
+def compare_minibatch(kind, share, seed, policy, critic, reference=None, shared=False, **keys):
     """One minibatch by the trainer and by the plain path: the loss, and the gradient of every parameter."""
-    config = settings(temperature=(1.0, 0.7)[seed % 2], use_share_model=share, **keys)
+    config = policies.settings(temperature=(1.0, 0.7)[seed % 2], use_share_model=share, **keys)
     case = new_case(seed, rows=5, filtered=seed % 2 == 1)
     if shared:
         case = sharing(case, seed)
-    old = old_numbers(policy, case, config.temperature)
-    totals, fast = fast_gradients(policy, critic, case, old, config, reference)
+    old = policies.old_numbers(policy, case, config.temperature)
+    totals, fast = policies.fast_gradients(policy, critic, case, old, config, reference)
     oracle, oracle_critic = plain.as_made(policy), critic and plain.as_made(critic)
     oracle.zero_grad()
     loss = plain.loss_of(oracle, oracle_critic, case, old, config, reference and plain.as_made(reference))
     loss.backward()
     assert totals["ppo/loss"] == pytest.approx(loss.item(), abs=tolerance(kind)["atol"])
-    slow = gradients(oracle, oracle_critic)
+    slow = policies.gradients(oracle, oracle_critic)
     assert set(fast) == set(slow)
     for name, expected in slow.items():
         expected = torch.zeros(1) if expected is None else expected

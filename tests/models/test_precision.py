@@ -30,13 +30,9 @@ def saved(tmp_path_factory):
     return found
 
 
-@pytest.fixture(params=[True, False], ids=["with bf16", "without bf16"])
-def has_bf16(request, monkeypatch):
-    monkeypatch.setattr(precision, "gpu_has_bf16", lambda: request.param)
-    return request.param
-
-
-def test_what_auto_is(has_bf16):
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_what_auto_is(has_bf16, monkeypatch):
+    monkeypatch.setattr(precision, "gpu_has_bf16", lambda: has_bf16)
     assert precision.precision_of(settings(), CPU) == "fp32"
     assert precision.precision_of(settings(), CUDA) == ("bf16" if has_bf16 else "fp32")
     for keys, wanted in (({"use_amp": False}, "fp32"), ({"use_amp": True}, "bf16"), ({"precision": "fp16"}, "fp16")):
@@ -45,12 +41,7 @@ def test_what_auto_is(has_bf16):
 
 @pytest.mark.parametrize(
     ("keys", "wanted"),
-    [
-        ({}, "high"),
-        (ASKED, "high"),
-        ({"precision": "fp32"}, "highest"),
-        ({"use_amp": True}, "highest"),
-    ],
+    [({}, "high"), (ASKED, "high"), ({"precision": "fp32"}, "highest"), ({"use_amp": True}, "highest")],
 )
 def test_float32_products_on_a_gpu(keys, wanted, monkeypatch):
     found = []
@@ -75,11 +66,7 @@ def types_of(model):
         ("fp16", {}, torch.float16),
         ("bf16", {"precision": "fp32"}, torch.float32),
         ("bf16", {"use_lora": True, "lora_r": 2}, torch.bfloat16),
-        (
-            "fp16",
-            {"use_lora": True, "lora_r": 2},
-            torch.float32,
-        ),  # bf16 would lose bits, and fp16 be converted for each token
+        ("fp16", {"use_lora": True, "lora_r": 2}, torch.float32),  # bf16 would lose bits
     ],
 )
 def test_frozen_linear_layers_keep_the_type_of_their_checkpoint_on_a_gpu(saved, checkpoint, keys, wanted, monkeypatch):

@@ -40,22 +40,12 @@ def test_pack_by_hand():
 
 
 def test_pack_prompts_by_hand():
-    packed = prompts_of(
-        torch.tensor([[90, 11, 12], [21, 91, 22], [93, 94, 51]]), masks_of("011", "101", "001")
-    ).pack_prompts()
-    assert listed(packed) == {
-        "ids": [11, 12, 21, 22, 51],
-        "positions": [0, 1, 0, 1, 0],
-        "place": [0, 1, 2, 3, 4],
-        "source": [0, 1, 2, 3, 4],
-        "num_rows": 3,
-        "width": 2,
-        "keep": [1, 3, 4],
-        "kept_place": [1, 3, 4],
-        "targets": [],
-        "target_index": [],
-        "shape": (3, 0),
-    }
+    ids = torch.tensor([[90, 11, 12], [21, 91, 22], [93, 94, 51]])
+    packed = prompts_of(ids, masks_of("011", "101", "001")).pack_prompts()
+    assert packed.ids.tolist() == [11, 12, 21, 22, 51]
+    assert packed.positions.tolist() == [0, 1, 0, 1, 0]
+    assert packed.keep.tolist() == [1, 3, 4]
+    assert (packed.targets.tolist(), packed.shape) == ([], (3, 0))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -88,13 +78,11 @@ def test_groups_by_hand(together, monkeypatch):
     mask = torch.arange(3) < torch.tensor([2, 1, 3, 1, 2]).unsqueeze(1)
     packed = prompts_of(torch.zeros_like(mask, dtype=torch.long), mask).pack_prompts()
     found = [(g.first, g.count, g.width, (g.tokens.start, g.tokens.stop), g.place.tolist()) for g in packed.groups]
-    assert (
-        found
-        == {
-            2: [(0, 2, 2, (0, 3), [0, 1, 2]), (2, 2, 3, (3, 7), [0, 1, 2, 3]), (4, 1, 2, (7, 9), [0, 1])],
-            4: [(0, 4, 3, (0, 7), [0, 1, 3, 6, 7, 8, 9]), (4, 1, 2, (7, 9), [0, 1])],
-        }[together]
-    )
+    expected = {
+        2: [(0, 2, 2, (0, 3), [0, 1, 2]), (2, 2, 3, (3, 7), [0, 1, 2, 3]), (4, 1, 2, (7, 9), [0, 1])],
+        4: [(0, 4, 3, (0, 7), [0, 1, 3, 6, 7, 8, 9]), (4, 1, 2, (7, 9), [0, 1])],
+    }
+    assert found == expected[together]
 
 
 # -- prompts that several responses share

@@ -35,34 +35,32 @@ def agent_of(path: Path, separator: str) -> Path:
     return path / "agent"
 
 
-def settled(model: Path, caplog, **keys) -> str:
-    caplog.set_level(logging.INFO)
-    config = Config(
-        model_path=str(model), env={"args": {"data_path": "unused"}}, reward_class={"id": "LengthMatch"}, **keys
-    )
+def settled(model: Path, **keys) -> str:
+    data = {"env": {"args": {"data_path": "unused"}}, "reward_class": {"id": "LengthMatch"}}
+    config = Config(model_path=str(model), **data, **keys)
     settle_separator(config)
     return config.turn_separator
 
 
-def test_the_template_of_the_tokenizer_or_none(tmp_path, caplog):
-    assert settled(folder_of(tmp_path / "chat", CHATML), caplog) == "chat_template"
-    assert settled(folder_of(tmp_path / "plain", None), caplog) == "<EOU>"
-    assert [line.split(":")[0] for line in caplog.messages if "auto" in line] == ["turn_separator"] * 2
-    assert "has no chat template" in caplog.messages[-1]
-    assert "plain" in caplog.messages[-1]
-
-
-def test_what_is_asked_for_is_kept_without_a_word(tmp_path, caplog):
-    assert settled(folder_of(tmp_path / "chat", CHATML), caplog, turn_separator="###") == "###"
+def test_the_template_of_the_tokenizer_or_none_or_what_is_asked_for(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    chat, plain = folder_of(tmp_path / "chat", CHATML), folder_of(tmp_path / "plain", None)
+    assert settled(chat, turn_separator="###") == "###"
     assert not [line for line in caplog.messages if "turn_separator" in line]
+    assert (settled(chat), settled(plain)) == ("chat_template", "<EOU>")
+    assert [line.split(":")[0] for line in caplog.messages if "auto" in line] == ["turn_separator"] * 2
+    assert "plain' has no chat template" in caplog.messages[-1]
+    agents = ChatAgent.load(chat), ChatAgent.load(plain)
+    assert [type(agent.encoder) for agent in agents] == [TemplateEncoder, PromptEncoder]
+    assert agents[1].settings.turn_separator == "<EOU>"
 
 
 @pytest.mark.parametrize("separator", ["<EOU>", "chat_template", "||"])
-def test_the_settings_of_an_agent_come_first_also_those_in_its_template(tmp_path, caplog, separator):
+def test_the_settings_of_an_agent_come_first_also_those_in_its_template(tmp_path, separator):
     agent = agent_of(tmp_path, separator)
-    assert settled(agent, caplog) == separator
+    assert settled(agent) == separator
     (agent / AGENT_FILE).unlink()
-    assert settled(agent, caplog) == separator
+    assert settled(agent) == separator
     assert ChatAgent.load(agent).settings.turn_separator == separator
 
 
@@ -76,45 +74,28 @@ def test_the_tokenizer_of_another_folder_counts_where_the_model_has_no_settings(
     assert (without.turn_separator, own.turn_separator) == ("chat_template", "|")
 
 
-def test_an_agent_that_is_loaded_has_a_settled_separator(tmp_path):
-    assert isinstance(ChatAgent.load(folder_of(tmp_path / "chat", CHATML)).encoder, TemplateEncoder)
-    plain = ChatAgent.load(folder_of(tmp_path / "plain", None))
-    assert isinstance(plain.encoder, PromptEncoder)
-    assert plain.settings.turn_separator == "<EOU>"
-
-
-# a run
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Starts a run on data with roles and returns its exit code; `keys` of its YAML."""
+@pytest.mark.slow
+def test_a_resumed_run_keeps_the_separator_of_its_checkpoint(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder_of(tmp_path / "chat", CHATML)
-    rows = [
-        {"messages": [{"role": "user", "content": ask}, {"role": "assistant", "content": reply}]}
-        for ask, reply in TALKS
-    ]
+    messages = [[{"role": "user", "content": a}, {"role": "assistant", "content": b}] for a, b in TALKS]
     Path("data").mkdir()
     for split in ("train", "validation"):
-        Path(f"data/{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    keys = {
-        "model_path": "chat",
-        "env": {"args": {"data_path": "data"}},
-        "reward_class": {"id": "LengthMatch"},
-        **{"rollout_batch_size": 4, "num_mini_batch": 2, "ppo_epoch": 1, "max_new_tokens": 5, "max_prompt_length": 100},
-        **{"run_dir": "runs", "experiment_name": "x", "save_interval": 1, "device": "cpu", "pytorch_threads": 1},
+        Path(f"data/{split}.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in messages))
+    keys = {"env": {"args": {"data_path": "data"}}, "reward_class": {"id": "LengthMatch"}, "model_path": "chat"}
+    keys |= {
+        "rollout_batch_size": 4,
+        "num_mini_batch": 2,
+        "ppo_epoch": 1,
+        "max_new_tokens": 5,
+        "max_prompt_length": 100,
     }
+    keys |= {"run_dir": "runs", "experiment_name": "x", "save_interval": 1, "device": "cpu", "pytorch_threads": 1}
 
-    def start(*argv: str, **more) -> int:
+    def run(*argv: str, **more) -> int:
         Path("run.yaml").write_text(yaml.safe_dump(keys | more))
         return main(["--config", "run.yaml", *argv])
 
-    return start
-
-
-@pytest.mark.slow
-def test_a_resumed_run_keeps_the_separator_of_its_checkpoint(run, capsys):
     assert run("--max_iterations", "1", turn_separator="<EOU>") == 0
     assert run("--max_iterations", "2", "--resume") == 0  # auto would be the template
     assert load_json(Path("runs/x/agent") / AGENT_FILE)["turn_separator"] == "<EOU>"

@@ -89,7 +89,8 @@ def fast_gradients(
     groups = torch.arange(len(case.prompt_ids)) if case.groups is None else case.groups
     tokens = replace(case.tokens, prompt_groups=groups)
     rollout = SimpleNamespace(**old, tokens=tokens, ref_features=ref_features, clock=Clock(policy.lm.device))
-    totals = trainer.update.optimizer_step(rollout, torch.arange(len(case.prompt_ids)), is_first=False)
+    rows = torch.arange(len(case.prompt_ids))
+    totals = trainer.update.optimizer_step(rollout, rows, tokens.mask.sum(), is_first=False)
     return totals, gradients(policy, critic)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rlhf_dialog.models.generation import GenerationLimits, Responses, respond
+from rlhf_dialog.models.generation import GenerationLimits, Responder, Responses
 from rlhf_dialog.models.token_batch import TokenBatch
 
 
@@ -17,7 +17,8 @@ def respond_to(
     policy: Any, ids: Tensor, mask: Tensor, sampling: Any, stop: Any, pad_id: int, groups: Any = None, **limits: Any
 ) -> Responses:
     """Responses to prompts (B, P); the limits by name."""
-    return respond(policy, prompts_of(ids, mask, pad_id, groups), sampling, stop, GenerationLimits(**limits))
+    speaker = Responder(policy, None, sampling, stop, GenerationLimits(**limits))  # type: ignore[arg-type]
+    return speaker.generate(prompts_of(ids, mask, pad_id, groups))
 
 
 def columns_of(responses: Responses) -> dict[str, Tensor | None]:

@@ -107,9 +107,9 @@ def collect_next(trainer):
 
 def collect_stored(trainer, rollout, rows):
     """From now on the trainer collects these rows of a stored rollout."""
-    stored, on_every_rank = copy.deepcopy(rollout.select(rows)), trainer.on_every_rank
+    stored, check = copy.deepcopy(rollout.select(rows)), trainer.check
     stored.num_generated, stored.num_dropped = stored.num_tokens, 0
-    trainer.on_every_rank = lambda *_: on_every_rank(lambda: stored)
+    trainer.check = lambda _: check(stored)
 
 
 def change_predictions(monkeypatch, change):

@@ -13,8 +13,7 @@ from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played
-from rlhf_dialog.models.generation import Sampling, StopRule
-from rlhf_dialog.models.responder import Responder
+from rlhf_dialog.models.generation import Responder, Sampling, StopRule
 from rlhf_dialog.rewards import NoReward
 from rlhf_dialog.runs.data_source import DialogueValidation, build_simulated, play_dialogues, read_source, spoken
 from tests.parts.ppo_runs import rows, same, settings, without_clocks

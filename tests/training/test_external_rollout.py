@@ -12,12 +12,9 @@ IDS = byte_tokenizer()(" a b <EOU>", add_special_tokens=False)["input_ids"]
 
 def given_of(rollout):
     """The prompts, responses and scores of a rollout, in ids."""
-    prompts = [
-        ids[mask].tolist() for ids, mask in zip(rollout.tokens.prompt_ids, rollout.tokens.prompt_mask, strict=True)
-    ]
-    responses = [
-        ids[mask].tolist() for ids, mask in zip(rollout.tokens.response_ids, rollout.response_mask, strict=True)
-    ]
+    tokens = rollout.tokens
+    pairs = ((tokens.prompt_ids, tokens.prompt_mask), (tokens.response_ids, tokens.response_mask))
+    prompts, responses = ([row[kept].tolist() for row, kept in zip(*pair, strict=True)] for pair in pairs)
     return prompts, responses, rollout.scores.tolist()
 
 
@@ -95,10 +92,6 @@ GROUPS = {"advantage_estimator": "rloo", "num_responses_per_prompt": 2}
         ({}, (["a"], [[[3]]], [1.0]), r"responses\[0\] is '\[\[3\]\]'"),
         ({}, (["a"], ["b"], [float("nan")]), r"scores\[0\] is nan, not a finite 32-bit number"),
         ({}, (["a"], ["b"], [1e40]), r"scores\[0\] is 1e\+40, not a finite 32-bit number"),
-        ({}, (["a"], ["b"], [None]), r"scores\[0\] is None, not a finite 32-bit number"),
-        ({}, (["a"], ["b"], ["x"]), r"scores\[0\] is x, not a finite 32-bit number"),
-        ({}, (["a"], ["b"], 1.0), r"scores is '1.0'; give a list"),
-        ({}, ("a", ["b"], [1.0]), r"prompts is 'a'; give a list"),
         ({}, (["a"], [[3] * 300], [1.0]), r"2 \+ 300 tokens, but the model has 256 positions"),
         ({"top_k": 3}, (["a"], ["b"], [1.0]), "top_k and top_p leave some tokens out"),
         (GROUPS, (["a"] * 3, ["b"] * 3, [1.0] * 3), "3 responses cannot be divided into 2 per prompt"),

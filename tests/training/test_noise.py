@@ -17,7 +17,6 @@ from transformers import (
 )
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.load_checks import predicted_on_texts, use_packing
 from rlhf_dialog.models.token_batch import TokenBatch
@@ -25,12 +24,10 @@ from rlhf_dialog.training import checks, rollout
 from rlhf_dialog.training.update import PPOUpdate
 from tests.parts.faulty import (
     Biased,
-    CountsFromOne,
     CountsInTrunk,
     DrawsItself,
     Drops,
     Leaks,
-    Narrows,
     SeesPadding,
     stopped,
     trainer_on,
@@ -38,7 +35,6 @@ from tests.parts.faulty import (
 from tests.parts.tiny import byte_tokenizer
 from tests.parts.trainers import make_trainer
 
-MODELS = ("gpt2", "mistral")
 SENTENCE = "Quick brown foxes jump over lazy dogs , five wizards box"
 PROMPTS = [Dialogue([SENTENCE[i : i + 16 + i % 5]], meta={"index": i}) for i in range(16)]
 DEEP = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -81,21 +77,24 @@ def deep_trainer(kind, spread=0.1, use_amp=True, **keys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", MODELS)
-def test_a_healthy_deep_model_passes(kind, caplog):
-    """The tolerances of before would have stopped it: a mean |log ratio| of .01 nats, or a KL of .001."""
-    trainer = deep_trainer(kind, 0.2 if kind == "gpt2" else 0.15)
-    with caplog.at_level(logging.INFO):
+@pytest.mark.parametrize(
+    ("kind", "spread", "use_amp"),
+    [("gpt2", 0.2, True), ("mistral", 0.15, True), ("gpt2", 0.1, False), ("outlier", 0.1, False)],
+)
+def test_a_healthy_deep_model_passes(kind, spread, use_amp, caplog):
+    """Fixed tolerances would have stopped those in 16 bits: a mean |log ratio| of .01 nats, or a KL of .001."""
+    trainer = deep_trainer(kind, spread, use_amp)
+    with caplog.at_level(logging.DEBUG, logger="rlhf_dialog"):
         trainer.step()
-    assert "rounding in 16 bits changes log-probabilities by" in caplog.text
+    assert f"rounding in {16 if use_amp else 32} bits changes log-probabilities by" in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
-    found, now = trainer.noise, trainer.rollout
-    size = (now.logprobs - now.ref_logprobs).abs()[now.response_mask]
-    assert size.mean() > 0.01
-    assert size.mean() < 2 * found.mean
-    assert size.max() < 4 * found.largest
-    assert found.mean > checks.LEAST_IN_16_BITS[0]
-    assert found.largest > checks.LEAST_IN_16_BITS[1]
+    if use_amp:
+        found, now = trainer.noise, trainer.rollout
+        size = (now.logprobs - now.ref_logprobs).abs()[now.response_mask]
+        assert 0.01 < size.mean() < 2 * found.mean
+        assert size.max() < 4 * found.largest
+        assert found.mean > checks.LEAST_IN_16_BITS[0]
+        assert found.largest > checks.LEAST_IN_16_BITS[1]
 
 
 def hidden(tokens):
@@ -111,12 +110,6 @@ def shown(tokens):
     first = mask.int().argmax(dim=1)
     mask[torch.arange(len(mask)), (first - 1).clamp(min=0)] = True
     return replace(tokens, prompt_mask=mask)
-
-
-def later(packed):
-    """The positions of the response are one too large."""
-    start = packed.place[packed.keep].min() % packed.width
-    return replace(packed, positions=packed.positions + (packed.positions > start).long())
 
 
 def broken_update(monkeypatch, change=None, temperature=1.0, dropout=False, pack=TokenBatch.pack):
@@ -138,27 +131,18 @@ def broken_update(monkeypatch, change=None, temperature=1.0, dropout=False, pack
 
 
 def pack_with_later_positions(tokens, pack=TokenBatch.pack):
-    return later(pack(tokens))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gpt2", "outlier"])
-def test_a_healthy_deep_model_passes_in_float32(kind, caplog):
-    trainer = deep_trainer(kind, use_amp=False)
-    with caplog.at_level(logging.DEBUG, logger="rlhf_dialog"):
-        trainer.step()
-    assert "rounding in 32 bits changes log-probabilities by" in caplog.text
-    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+    """The positions of the response are one too large."""
+    packed = pack(tokens)
+    start = packed.place[packed.keep].min() % packed.width
+    return replace(packed, positions=packed.positions + (packed.positions > start).long())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "use_amp", "fault"),
     [
-        ("gpt2", True, {"change": hidden}),
         ("mistral", True, {"change": shown}),
         ("gpt2", True, {"dropout": True}),
-        ("llama", True, {"temperature": 0.5}),
         ("llama", False, {"temperature": 0.9}),  # which 16 bits hide
         ("outlier", False, {"change": hidden}),
         ("llama", False, {"pack": pack_with_later_positions}),
@@ -187,9 +171,7 @@ def test_a_fault_in_the_reference_stops_the_run(monkeypatch):
         deep_trainer("gpt2").step()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("use_amp", [False, True])
-def test_eight_rows_of_all_prompts_are_measured(monkeypatch, use_amp):
+def test_eight_rows_of_all_prompts_are_measured(monkeypatch):
     """Not the first eight, which may all answer one prompt."""
     measured, predict = [], checks._predict
 
@@ -198,67 +180,24 @@ def test_eight_rows_of_all_prompts_are_measured(monkeypatch, use_amp):
         return predict(model, tokens, *args, **options)
 
     monkeypatch.setattr(checks, "_predict", watched)
-    trainer = make_trainer(use_amp=use_amp, rollout_batch_size=72, max_new_tokens=3)
+    trainer = make_trainer(rollout_batch_size=72, max_new_tokens=3)
     trainer.step()
     together, *single = measured
     assert together.response_ids.tolist() == trainer.rollout.tokens.response_ids[::9].tolist()
     assert [len(row) for row in single] == [1] * 8
 
 
-def test_the_limits_in_32_bits_allow_for_rare_tokens():
-    """They round ten times as much as others, which shows in the largest noise and hardly in the mean."""
-    found = checks.combine_rounding(torch.tensor([1e-5, 3e-5, 2e-5]), World(), 1.0, 32)
-    assert (found.mean, found.largest) == (pytest.approx(2e-5), pytest.approx(3e-4))
-
-
-def test_the_noise_of_no_rows_and_of_equal_kernels_is_the_least_one():
-    least = checks.LEAST_IN_16_BITS
-    for found in (torch.empty(0), torch.zeros(7)):
-        at_one, at_half = (checks.combine_rounding(found, World(), temperature, 16) for temperature in (1.0, 0.5))
-        assert (at_one.mean, at_one.largest) == least
-        assert (at_half.mean, at_half.largest) == (2 * least[0], 2 * least[1])
-
-
-def test_the_noise_is_that_of_all_ranks():
-    """The mean counts tokens; each rank hears the same."""
-
-    class Two(World):
-        def gather(self, value):
-            return [value, 0.5]
-
-        def sum_numbers(self, numbers):
-            return [numbers[0] + 0.9, numbers[1] + 7]
-
-    found = checks.combine_rounding(torch.tensor([0.1, 0.2, 0.3]), Two(), 1.0, 16)
-    assert (found.mean, found.largest) == (pytest.approx(1.5 / 10), 0.5)
-
-
-def test_coarse_arithmetic_is_warned_of(caplog):
-    checks.combine_rounding(torch.full((5,), 0.06), World(), 1.0, 16)
-    assert "the checks of the run see only large faults" in caplog.text
-
-
-def test_a_reference_in_training_mode_is_refused():
-    trainer = trainer_on(GPT2LMHeadModel)
-    trainer.models.ref_policy.train()
-    with pytest.raises(RunStopped, match="the reference draws random numbers"):
-        trainer.step()
-
-
 @pytest.mark.parametrize("kind", [Drops, DrawsItself])
 def test_dropout_in_the_reference_does_not_pass_for_noise(kind):
-    message = stopped(trainer_on(kind, packing=False))
-    assert "the reference draws random numbers" in message
+    assert "the reference draws random numbers" in stopped(trainer_on(kind, packing=False))
 
 
 @pytest.mark.parametrize(
     ("kind", "packing", "keys", "check"),
     [
-        (Narrows, False, {}, "starts as its own reference"),
         (Leaks, True, {}, "starts as its own reference"),
         (SeesPadding, False, {}, "starts as its own reference"),
         (CountsInTrunk, True, {"ref_model": "another"}, "the ratio"),
-        (CountsFromOne, False, {"ref_model": "another"}, "the ratio"),
         (Biased, False, {"ref_model": "another"}, "the ratio"),
     ],
 )

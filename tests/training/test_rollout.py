@@ -9,22 +9,20 @@ from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.models.generation import GenerationLimits, Responses, Sampling, StopRule
+from rlhf_dialog.models.generation import GenerationLimits, Responder, Responses, Sampling, StopRule
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.packing import KeyValues
 from rlhf_dialog.models.policy import Policy, run_rows
-from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
-from rlhf_dialog.training.checks import prompt_names
 from rlhf_dialog.training.episodes import PromptList
 from rlhf_dialog.training.rollout import collect_rollout, drop_unscored
 from tests.parts.rollouts import EOS, EOU, PAD, PROMPTS, Recording, ids_of, world
 from tests.parts.tiny import byte_tokenizer
+from tests.parts.trainers import PROMPTS as PROMPTS_OF_TRAINER
 from tests.parts.trainers import Holes, make_trainer, parameters
 
 
@@ -99,13 +97,9 @@ def test_the_text_of_a_reply_by_hand():
         assert encoder.reply_text([]) == ""
     assert special.reply_text([*ids_of("a "), EOU, *ids_of("b")]) == "a"
     assert special.reply_text([EOU, *ids_of("b")]) == ""
-
-
-def test_the_text_of_a_reply_with_special_tokens():
-    """The separator may be a named one. Llama 3 has 256 of them, and all but two have no name (eos_token, pad_token, ...)."""
+    # the separator may be a named one; Llama 3 has 256 special tokens, and all but two have no name
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"extra_special_tokens": ["<EOU>"]})
-    assert EOU in tokenizer.all_special_ids
     tokenizer.backend_tokenizer.add_special_tokens(["<end>"])
     end, encoder = tokenizer.get_vocab()["<end>"], PromptEncoder(tokenizer, "<EOU>", 64)
     assert encoder.reply_text([*ids_of("a "), end, EOU, *ids_of("b")]) == "a"
@@ -120,6 +114,16 @@ def test_a_reply_leaves_out_what_does_not_count():
     assert (reply.text, reply.ids, reply.truncated) == ("ac", ids_of("ac"), True)
 
 
+class Fixed(BaseReward):
+    """The same number for each dialogue."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __call__(self, dialogues):
+        return [self.number] * len(dialogues)
+
+
 def test_scores_keep_their_order_and_truncation_has_its_price():
     models, encoder, width = scripted(["abcd"], ["ab", EOS], ["abcd"])
     rollout = roll(models, encoder, Sampling(width, greedy=True), truncation_penalty=1.5)
@@ -129,30 +133,16 @@ def test_scores_keep_their_order_and_truncation_has_its_price():
     assert rollout.reward_scores.total == [10.0, 20.0, 30.0]  # what the reward said, before the price
     assert rollout.reward_scores.parts["recording"].raw == [10.0, 20.0, 30.0]
     assert roll(models, encoder, Sampling(width, greedy=True)).scores.tolist() == [10.0, 20.0, 30.0]
-
-
-def test_the_price_of_truncation_is_subtracted_before_rounding():
-    """2^24 + 1 is not a number of 32 bits, 2^24 is."""
-
-    class Large(BaseReward):
-        def __call__(self, dialogues):
-            return [2.0**24 + 1] * len(dialogues)
-
-    models, encoder, width = scripted(["abcd"], ["ab", EOS], ["abcd"])
-    rollout = roll(models, encoder, Sampling(width, greedy=True), Large(), truncation_penalty=1.0)
+    # subtracted before rounding: 2^24 + 1 is not a number of 32 bits, 2^24 is
+    rollout = roll(models, encoder, Sampling(width, greedy=True), Fixed(2.0**24 + 1), truncation_penalty=1.0)
     assert rollout.scores[rollout.truncated].tolist() == [2.0**24] * 2
 
 
 def test_scores_are_as_precise_as_the_log_probabilities():
-    class Tenth(BaseReward):
-        def __call__(self, dialogues):
-            return [0.1] * len(dialogues)
-
     models, encoder = world()
-    assert roll(models, encoder, reward=Tenth()).scores.dtype == torch.float32
     models.policy.double()
     models.ref_policy.double()
-    assert roll(models, encoder, reward=Tenth()).scores.tolist() == [0.1] * 3  # in 32 bits, another number
+    assert roll(models, encoder, reward=Fixed(0.1)).scores.tolist() == [0.1] * 3  # in 32 bits, another number
 
 
 def test_without_a_value_head_the_values_are_zeros():
@@ -196,15 +186,9 @@ def test_seconds_of_rollout_and_reward(monkeypatch):
 
 
 def test_a_sum_that_is_no_32_bit_number_names_the_dialogue():
-    class Huge(BaseReward):
-        name = "huge"
-
-        def __call__(self, dialogues):
-            return [0.0, 1e39, 0.0]
-
     models, encoder = world()
-    with pytest.raises(RewardError, match=r"'huge': the score 1e\+39 of dialogue 1"):
-        roll(models, encoder, reward=Huge(), rules=ScoringRules(True))
+    with pytest.raises(RewardError, match=r"score 1e\+39 of dialogue 0"):
+        roll(models, encoder, reward=Fixed(1e39), rules=ScoringRules(True))
 
 
 def test_a_rollout_of_some_rows_by_hand():
@@ -229,27 +213,14 @@ def test_a_rollout_of_some_rows_by_hand():
     ("missing", "group", "kept"), [([], 1, [0, 1, 2, 3]), ([1], 1, [0, 2, 3]), ([1], 2, [2, 3]), ([0, 3], 2, [])]
 )
 def test_who_is_dropped(missing, group, kept):
-    class Missing(BaseReward):
-        name = "missing"
-
-        def __call__(self, dialogues):
-            return [None if i in missing else 1.0 for i in range(len(dialogues))]
-
     models, encoder = world()
     prompts = [PROMPTS[0], PROMPTS[1], PROMPTS[2], PROMPTS[0]]
-    rollout = roll(models, encoder, reward=Missing(), prompts=prompts, rules=ScoringRules(True))
+    rollout = roll(models, encoder, reward=Holes(missing), prompts=prompts, rules=ScoringRules(True))
     assert rollout.scores.isnan().nonzero().flatten().tolist() == missing
     found = drop_unscored(rollout, group)
     assert [d.prompt_turns for d in found.dialogues] == [prompts[i].prompt_turns for i in kept]
     assert torch.equal(found.tokens.response_ids, rollout.tokens.response_ids[kept])
     assert (len(found), found.num_dropped) == (len(kept), 4 - len(kept))
-
-
-def test_names_of_prompts():
-    many = [Dialogue(["a"], meta={"split": "train", "index": i // 2}) for i in range(40)]
-    assert prompt_names(many[:4]) == "train 0, train 1"
-    assert prompt_names(many).endswith(", train 15 and 4 more")
-    assert prompt_names([Dialogue(["a"])]) == "prompt ?"
 
 
 # -- the trainer: scores that are missing, and what their episodes count
@@ -272,24 +243,20 @@ def test_an_episode_without_a_score_stops_or_is_skipped(value, caplog):
     assert "reward 'holes' gave no score for 2 of 6 dialogues" in caplog.text
     lengths = {name: len(x) for name, x in vars(rollout).items() if isinstance(x, (list, torch.Tensor))}
     assert set(lengths.values()) == {4}, lengths
-    assert make_trainer().step()["response/unscored"] == 0
-
-
-def test_dropped_tokens_and_episodes_were_generated_all_the_same():
     expected = make_trainer().step()
-    skipping = make_trainer(Holes([0, 1, 2]), on_reward_error="skip")
-    found = skipping.step()
-    assert found["time_steps"] == expected["time_steps"] > skipping.rollout.num_tokens
-    assert found["episodes"] == expected["episodes"] == 6
-    assert found["response/length"] == skipping.rollout.num_tokens / 3
+    assert expected["response/unscored"] == 0
+    # dropped tokens and episodes were generated all the same
+    assert metrics["time_steps"] == expected["time_steps"] > rollout.num_tokens
+    assert metrics["episodes"] == expected["episodes"] == 6
+    assert metrics["response/length"] == rollout.num_tokens / 4
 
 
 @pytest.mark.parametrize(
     ("estimator", "places", "kept"),
     [
-        ("grpo", [0, 7], [1]),  # one of three groups of three is whole
-        ("rloo", [4], [0, 2]),
-        ("reinforce_pp", [0, 7], None),
+        ("grpo", [0, 7], [3, 4, 5]),  # one of three groups of three is whole
+        ("rloo", [4], [0, 1, 2, 6, 7, 8]),
+        ("reinforce_pp", [0, 7], [1, 2, 3, 4, 5, 6, 8]),
     ],
 )
 def test_baselines_need_whole_groups(estimator, places, kept):
@@ -297,16 +264,9 @@ def test_baselines_need_whole_groups(estimator, places, kept):
     trainer = make_trainer(Holes(places), advantage_estimator=estimator, **keys, use_adv_normalize=False)
     wanted = make_trainer().sampler.take(3)
     metrics = trainer.step()
-    found = [d.meta["index"] for d in trainer.rollout.dialogues]
-    if kept is None:
-        assert found == [wanted[i // 3] for i in range(9) if i not in places]
-    else:
-        assert found == [wanted[group] for group in kept for _ in range(3)]
-        totals = trainer.rollout.rewards.sum(dim=1).view(-1, 3)
-        sums = (trainer.rollout.advantages * trainer.rollout.response_mask).sum(dim=1)
-        assert totals.shape[0] == len(kept)
-        assert sums.isfinite().all()
-    assert metrics["response/unscored"] == 9 - len(found)
+    assert [d.meta["index"] for d in trainer.rollout.dialogues] == [wanted[i // 3] for i in kept]
+    assert trainer.rollout.advantages.isfinite().all()
+    assert metrics["response/unscored"] == 9 - len(kept)
 
 
 @pytest.mark.parametrize(("estimator", "places"), [("gae", range(6)), ("grpo", [0, 3])])
@@ -324,12 +284,9 @@ def test_an_iteration_without_any_score_stops_the_run(estimator, places):
 def test_the_first_rollout_counts_prompts_that_lose_part_of_their_newest_turn(caplog):
     trainer = make_trainer(max_prompt_length=3)
     trainer.step()
-    lines = [line for line in caplog.messages if "lose the beginning of their newest turn" in line]
-    sizes = [len(trainer.speaker.encoder._encode(f"{d.prompt_turns[-1]} <EOU>")) for d in trainer.rollout.dialogues]
-    cut = sum(size > 3 for size in sizes)
-    assert cut > 0
-    assert lines == [
-        f"{cut} of 6 prompts lose the beginning of their newest turn: max_prompt_length is 3, and {max(sizes)} would do"
-    ]
     trainer.step()
-    assert len([line for line in caplog.messages if "lose the beginning" in line]) == 1
+    sizes = [len(trainer.speaker.encoder._encode(f"{prompt.prompt_turns[-1]} <EOU>")) for prompt in PROMPTS_OF_TRAINER]
+    assert set(sizes) == {4}
+    (line,) = [line for line in caplog.messages if "lose the beginning of their newest turn" in line]
+    assert line.startswith("6 of 6 prompts")
+    assert "max_prompt_length is 3, and 4 would do" in line

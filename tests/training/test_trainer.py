@@ -1,14 +1,18 @@
-"""The training loop: it learns, its checks stop a broken run, and it counts as the configuration says."""
+"""The training loop: it learns, counts and pays as the configuration says."""
 
 import json
+import math
 import time
 
 import pytest
+import torch
 
+from rlhf_dialog.config.estimators import ESTIMATORS
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.generation import StopRule
-from rlhf_dialog.training.checks import watch_kl
+from rlhf_dialog.training import ppo
+from rlhf_dialog.training.trainer import ADVANTAGES
 from tests.parts.trainers import PROMPTS, Holes, Places, Share, collect_next, make_trainer
 
 
@@ -25,19 +29,9 @@ def test_responses_to_one_prompt_have_a_group_that_is_counted_over_all_ranks(mon
 
 def test_learns_to_write_one_letter():
     """From one in 259 to six of ten within 20 iterations (measured with three seeds: 5 to 15)."""
-    trainer = make_trainer(
-        Share(),
-        rollout_batch_size=96,
-        per_device_microbatch_size=96,
-        max_new_tokens=6,
-        num_mini_batch=4,
-        lr=1e-2,
-        critic_lr=1e-2,
-        gamma=1.0,
-        kl_coef=0.0,
-        entropy_coef=0.0,
-        max_iterations=20,
-    )
+    sizes = {"rollout_batch_size": 96, "per_device_microbatch_size": 96, "max_new_tokens": 6, "num_mini_batch": 4}
+    coefficients = {"lr": 1e-2, "critic_lr": 1e-2, "gamma": 1.0, "kl_coef": 0.0, "entropy_coef": 0.0}
+    trainer = make_trainer(Share(), **sizes, **coefficients, max_iterations=20)
     trainer.models.policy.lm.generation_config.eos_token_id = None
     trainer.speaker.stop = StopRule(trainer.models.policy, trainer.models.tokenizer, "<EOU>")
     scores = []
@@ -54,8 +48,8 @@ def test_an_iteration_says_where_it_is():
     trainer.step()  # before anybody listens
     trainer.listener = lambda iteration, text: told.append((iteration, text))
     trainer.step()
-    rollout = [f"rollout, {text}" for text in ("0 of 6 responses", "4 of 6 responses", "reference model", "reward")]
-    update = [f"update, epoch {i} of 2, minibatch {j} of 2" for i in (1, 2) for j in (1, 2)]
+    rollout = ["0 of 6 responses", "4 of 6 responses", "reference model", "reward"]
+    update = [f"epoch {i} of 2, minibatch {j} of 2" for i in (1, 2) for j in (1, 2)]
     assert told == [(2, text) for text in rollout + update]
     trainer.speaker.reply(PROMPTS)  # as a validation does
     assert len(told) == 8
@@ -68,38 +62,30 @@ def test_minibatches_follow_the_number_of_episodes():
     assert (steps, metrics["ppo/skipped_steps"]) == ({6}, 0)
 
 
-def test_a_group_has_four_responses_by_default():
-    grouped = make_trainer(advantage_estimator="grpo", rollout_batch_size=8)
-    grouped.step()
-    assert len({dialogue.meta["index"] for dialogue in grouped.rollout.dialogues}) == 2
-
-
-def test_prompts_are_used_up_before_they_come_again():
+def test_the_order_of_the_prompts():
+    """Each comes once before one comes again; a group has four responses by default; the seed decides."""
     trainer = make_trainer(rollout_batch_size=8, ppo_epoch=1, num_mini_batch=1)
     seen = []
     for _ in range(2):
         trainer.step()
         seen += [dialogue.meta["index"] for dialogue in trainer.rollout.dialogues]
     assert sorted(seen) == list(range(16))
+    grouped = collect_next(make_trainer(advantage_estimator="grpo", rollout_batch_size=8))
+    assert len({dialogue.meta["index"] for dialogue in grouped.dialogues}) == 2
+    assert make_trainer(seed=1).sampler.take(16) != make_trainer(seed=2).sampler.take(16)
 
 
-def test_max_iterations_and_progress():
-    trainer = make_trainer(max_iterations=3, total_time_steps=1)
-    progress = []
-    metrics = []
-    for line in trainer.train():
-        metrics.append(line)
-        progress.append(trainer.progress)
-    assert [line["iteration"] for line in metrics] == [1, 2, 3]
-    assert [line["episodes"] for line in metrics] == [6, 12, 18]
-    assert progress == pytest.approx([1 / 3, 2 / 3, 1])
-    assert list(trainer.train()) == []
-
-
-def test_total_episodes_and_progress():
-    trainer = make_trainer(total_episodes=13)
-    progress = [(metrics["episodes"], trainer.progress) for metrics in trainer.train()]
-    assert progress == [(6, pytest.approx(6 / 13)), (12, pytest.approx(12 / 13)), (18, 1.0)]
+@pytest.mark.parametrize(
+    ("keys", "progress"),
+    [
+        ({"max_iterations": 3, "total_time_steps": 1}, [1 / 3, 2 / 3, 1]),
+        ({"total_episodes": 13}, [6 / 13, 12 / 13, 1]),
+    ],
+)
+def test_the_length_of_a_run(keys, progress):
+    trainer = make_trainer(**keys)
+    found = [(line["iteration"], line["episodes"], trainer.progress) for line in trainer.train()]
+    assert found == [(i, 6 * i, pytest.approx(share)) for i, share in enumerate(progress, 1)]
     assert list(trainer.train()) == []
 
 
@@ -114,23 +100,12 @@ def test_training_ends_with_the_iteration_that_reaches_the_tokens_exactly():
         assert found[-1][1] == 1
 
 
-def test_the_seed_orders_the_prompts():
-    assert make_trainer(seed=1).sampler.take(16) != make_trainer(seed=2).sampler.take(16)
-
-
 def test_kl_coefficient_moves_once_an_iteration():
-    trainer = make_trainer(kl_coef=0.5)
-    first, second = trainer.step(), trainer.step()
-    assert first["objective/kl_coef"] == 0.5
-    assert second["objective/kl_coef"] == 0.5  # it is held until the KL has reached its target
-    free = make_trainer(kl_coef=0.5, kl_hold=False)
-    assert [free.step()["objective/kl_coef"] for _ in range(2)] == [
-        0.5,
-        pytest.approx(0.5 * 0.98),
-    ]  # KL 0 lies below it
-    fixed = make_trainer(kl_coef=0.5, kl_rate=0.0)
-    fixed.step()
-    assert fixed.kl.kl_coef == 0.5
+    """It is held until the KL has reached its target; without `kl_hold`, a KL of 0 lies below it."""
+    for keys, second in (({}, 0.5), ({"kl_hold": False}, 0.5 * 0.98), ({"kl_rate": 0.0, "kl_hold": False}, 0.5)):
+        trainer = make_trainer(kl_coef=0.5, **keys)
+        found = [trainer.step()["objective/kl_coef"] for _ in range(2)]
+        assert found == [0.5, pytest.approx(second)]
     given = {"kl_coef": 0.4, "kl_target": 0.1, "kl_rate": 0.2, "kl_clip": 0.3, "kl_coef_max": 2.0}
     found = vars(make_trainer(**given, kl_hold=False).kl)
     assert {name: found[name] for name in given} == given
@@ -163,47 +138,6 @@ def test_state_is_json_and_goes_back():
     assert make_trainer(use_valuenorm=False).state_dict()["value_normalizer"] is None
 
 
-def test_a_kl_that_does_not_come_down_is_reported_at_16_32_64_iterations(caplog):
-    trainer, reported = make_trainer(kl_target=1e-9, kl_rate=1.0, kl_clip=0.05, kl_coef_max=5.0), []
-    for iteration in range(40):
-        trainer.iteration = 5
-        trainer.kl.update(0.5)
-        caplog.clear()
-        watch_kl(trainer.kl, 0.5, trainer.iteration)
-        reported += [(iteration + 1, caplog.messages[0])] if caplog.messages else []
-    assert [iteration for iteration, _ in reported] == [16, 32]
-    assert reported[0][1] == (
-        "KL above its target (1e-09) for 16 iterations although the coefficient grew 2.2-fold, now 0.437: lower lr, or raise "
-        "rollout_batch_size"
-    )
-
-
-def test_a_coefficient_at_its_bound_is_reported_although_it_cannot_grow(caplog):
-    trainer = make_trainer(kl_coef=4.9, kl_target=1e-9, kl_rate=1.0, kl_clip=0.05, kl_coef_max=5.0)
-    for _ in range(16):
-        trainer.kl.update(0.5)
-    watch_kl(trainer.kl, 0.5, trainer.iteration)
-    assert "grew 1.0-fold, now 5, which is its bound kl_coef_max: lower lr" in caplog.text
-
-
-def test_a_fixed_coefficient_has_no_target_to_miss(caplog):
-    trainer = make_trainer(kl_coef=5.0, kl_target=1e-9, kl_rate=0.0, kl_coef_max=5.0)
-    for iteration in range(2, 70):
-        trainer.kl.update(0.5)
-        watch_kl(trainer.kl, 0.5, iteration)
-    assert not caplog.records
-
-
-def test_a_start_far_from_the_reference_is_reported(caplog):
-    trainer = make_trainer()
-    for iteration, kl, is_reported in ((1, 0.9, False), (2, 1.2, False), (1, 1.2, True)):
-        trainer.iteration = iteration
-        watch_kl(trainer.kl, kl, trainer.iteration)
-        assert (
-            "starts 1.20 nats per token away from its reference (objective/kl_initial)" in caplog.text
-        ) is is_reported
-
-
 def test_what_a_metric_of_the_user_takes_is_in_no_other_time(monkeypatch):
     """The clock stands still but for the vec-info class, which takes 1,000 seconds."""
     now = [0.0]
@@ -234,3 +168,83 @@ def test_a_reward_without_an_end_stops_the_run(monkeypatch, capsys):
     with pytest.raises(RunStopped, match=r"reward 'stuck' did not finish within 0\.2 seconds"):
         trainer.step()
     assert "time.sleep(600)" in capsys.readouterr().err
+
+
+# -- what tokens are paid, and the advantages of it, under settings that tests/oracles leaves out
+
+
+def test_without_gae_the_advantages_are_those_of_lambda_1():
+    trainer = make_trainer(use_gae=False, gamma=0.9, gae_lambda=0.5, lr=1e-2, use_valuenorm=False)
+    trainer.step()
+    coefficient = trainer.kl.kl_coef
+    metrics, r = trainer.step(), trainer.rollout
+    mask = r.response_mask
+    assert r.values[mask].std() > 0
+    rewards = ppo.score_rewards(r.scores, mask) + ppo.kl_penalties(r.logprobs, r.ref_logprobs, mask, coefficient)
+    advantages, returns = ppo.gae(rewards, r.values, mask, 0.9, 1.0)
+    torch.testing.assert_close(r.rewards, rewards)
+    torch.testing.assert_close(r.returns, returns)
+    expected = (advantages[mask] - advantages[mask].mean()) / advantages[mask].std(correction=0)
+    torch.testing.assert_close(r.advantages[mask], expected, rtol=1e-4, atol=1e-4)
+    explained = 1 - (returns - r.values)[mask].var() / returns[mask].var()
+    assert metrics["ppo/explained_variance"] == pytest.approx(explained.item(), rel=1e-3)
+
+
+def test_penalties_of_k3_and_whitened_rewards_reach_the_advantages():
+    keys = {"kl_estimator": "k3", "ref_seed": 3, "ref_model": "another", "kl_coef": 0.3, "use_valuenorm": False}
+    trainer = make_trainer(**keys, whiten_rewards=True, use_adv_normalize=False)
+    metrics, r = trainer.step(), trainer.rollout
+    mask, paid = r.response_mask, ppo.score_rewards(r.scores, r.response_mask)
+    log_r = r.ref_logprobs - r.logprobs
+    plain = (paid - 0.3 * (log_r.exp() - 1 - log_r))[mask]
+    expected = (plain - plain.mean()) / plain.std(correction=0) + plain.mean()
+    torch.testing.assert_close(r.rewards[mask], expected, rtol=1e-4, atol=1e-4)
+    advantages, returns = ppo.gae(r.rewards, r.values, mask, 0.99, 0.95)
+    torch.testing.assert_close((r.advantages, r.returns), (advantages, returns))
+    assert metrics["objective/kl"] == pytest.approx(-log_r[mask].mean().item(), rel=1e-4)  # k1, as the target
+
+
+def test_normalised_values_are_undone_before_gae():
+    trainer = make_trainer(Places(20.0), lr=1e-2, use_adv_normalize=False)
+    trainer.step()
+    mean, deviation = trainer.value_norm.mean, trainer.value_norm.deviation
+    first = trainer.rollout
+    assert mean == pytest.approx(first.returns[first.response_mask].mean().item(), rel=1e-3)
+    metrics, r = trainer.step(), trainer.rollout
+    values = r.values * deviation + mean
+    advantages, returns = ppo.gae(r.rewards, values, r.response_mask, 0.99, 0.95)
+    torch.testing.assert_close(r.advantages, advantages, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(r.returns, returns, rtol=1e-4, atol=1e-4)
+    assert metrics["ppo/value_loss"] < 10  # of normalised targets; the scores reach 50
+
+
+def test_advantages_are_whitened_unless_it_is_switched_off():
+    keys = {"num_responses_per_prompt": 3, "advantage_estimator": "rloo"}
+    for whitens in (False, True):
+        trainer = make_trainer(**keys, use_adv_normalize=whitens)
+        metrics, r = trainer.step(), trainer.rollout
+        assert math.isnan(metrics["ppo/value_loss"])
+        assert math.isnan(metrics["ppo/explained_variance"])
+        assert (r.advantages[r.response_mask].std(correction=0).item() == pytest.approx(1, rel=1e-4)) is whitens
+
+
+def test_groups_without_spread_are_counted():
+    """Two prompts with four responses; the first four have equal scores."""
+    trainer = make_trainer(Holes(range(4), 1.0), advantage_estimator="grpo", rollout_batch_size=8)
+    assert trainer.step()["ppo/flat_groups"] == 1
+    assert "ppo/flat_groups" not in make_trainer().step()
+
+
+def test_penalties_alone_are_not_blown_up_to_full_size(caplog):
+    """With equal scores everywhere the advantages are KL noise; whitened, they would have a deviation of 1."""
+    keys = {"advantage_estimator": "grpo", "kl_coef": 0.01, "ref_seed": 3, "ref_model": "another"}
+    trainer = make_trainer(Holes(range(64), 0.5), rollout_batch_size=8, **keys)
+    assert trainer.step()["ppo/flat_groups"] == 2
+    assert 0 < trainer.rollout.advantages.abs().max() < 0.05
+    assert "iteration 1: the 4 responses to each prompt have equal scores, for all 2 prompts" in caplog.text
+
+
+def test_each_estimator_of_the_configuration_has_its_function():
+    assert {name: function.__name__ for name, function in ADVANTAGES.items()} == {
+        name: f"{name}_advantages" for name in ESTIMATORS
+    }

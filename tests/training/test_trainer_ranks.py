@@ -12,15 +12,7 @@ from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.training.rollout import Rollout
 from tests.parts.ranks import in_ranks
 from tests.parts.steps import distance, one_step, sgd_learner
-from tests.parts.trainers import (
-    Holes,
-    Places,
-    Share,
-    change_predictions,
-    collect_next,
-    make_trainer,
-    numbers_of,
-)
+from tests.parts.trainers import Holes, Places, change_predictions, collect_next, make_trainer, numbers_of
 
 
 def part_of_step(world: World, rollout: Rollout, rows: list[list[int]], exact: bool, keys: dict) -> dict:
@@ -88,9 +80,8 @@ def iterate(world: World, keys: dict, count: int = 2, reward=None) -> dict:
         lines.append(trainer.step())
         rollout = trainer.rollout
         seen.append([dialogue.meta["index"] for dialogue in rollout.dialogues])
-        responses += [
-            ids[mask].tolist() for ids, mask in zip(rollout.tokens.response_ids, rollout.response_mask, strict=True)
-        ]
+        pairs = zip(rollout.tokens.response_ids, rollout.response_mask, strict=True)
+        responses += [ids[mask].tolist() for ids, mask in pairs]
         steps.append({int(s["step"]) for o in trainer.optimizers.values() for s in o.state.values()})
     return {
         "seen": seen,
@@ -182,10 +173,11 @@ def bad_microbatch(trainer):
 
 
 def reward_raises(trainer):
-    def broken(_):
-        raise ZeroDivisionError("in the reward")
+    class Broken(Places):
+        def __call__(self, dialogues):
+            raise ZeroDivisionError("in the reward")
 
-    trainer.scorer.reward = type("Broken", (Share,), {"__call__": lambda self, _: broken(_)})()
+    trainer.scorer.reward = Broken()
 
 
 @pytest.mark.multiprocess
@@ -193,7 +185,7 @@ def reward_raises(trainer):
     ("spoil", "words"),
     [
         (wrong_ratio, "RunStopped rank 1: iteration 1: the ratio of new to old"),
-        (reward_raises, "rank 1: reward 'share' raised ZeroDivisionError: in the reward"),
+        (reward_raises, "rank 1: reward 'places' raised ZeroDivisionError: in the reward"),
     ],
 )
 def test_what_fails_on_one_rank_ends_all_and_names_it(spoil, words):

@@ -8,7 +8,7 @@ import torch
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.environments.base import EpisodeLimits
-from rlhf_dialog.models.responder import Responder
+from rlhf_dialog.models.generation import Responder
 from rlhf_dialog.training.simulated import Simulated
 from tests.parts.ranks import in_ranks
 from tests.parts.text_environments import Letters
@@ -112,19 +112,10 @@ def test_random_dialogues_against_lists_of_what_was_sampled(monkeypatch, credit,
     trainer.models.policy.value_head.weight.data.normal_()
     trainer.step()
     rollout, unequal = trainer.rollout, 0
+    columns = [rollout.response_mask, rollout.tokens.response_ids, rollout.logprobs - rollout.ref_logprobs]
+    columns += [rollout.values, rollout.advantages, rollout.returns]
     for row, paid in enumerate(known):
-        mask, ids, ratios, values, *found = (
-            x[row].tolist()
-            for x in (
-                *(
-                    rollout.response_mask,
-                    rollout.tokens.response_ids,
-                    rollout.logprobs - rollout.ref_logprobs,
-                    rollout.values,
-                ),
-                *(rollout.advantages, rollout.returns),
-            )
-        )
+        mask, ids, ratios, values, *found = (x[row].tolist() for x in columns)
         turns = columns_of([one.pop(0).ids for one in rounds[: len(paid)]], mask, ids)
         price = [math.expm1(-x) + x if "kl_estimator" in options else x for x in ratios]
         earned = {column: -0.3 * price[column] for turn in turns for column in turn}

@@ -24,10 +24,9 @@ from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, c
 from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.metrics.text import distinct_n
-from rlhf_dialog.models.generation import GenerationLimits, random_numbers
+from rlhf_dialog.models.generation import GenerationLimits, Reply, Responder, random_numbers
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import without_tf32
-from rlhf_dialog.models.responder import Reply, Responder
 
 BATCH_SIZE = 64
 LEAST_ENTROPY = 0.05  # nats per token: a first version that is surer counts as if it had this much

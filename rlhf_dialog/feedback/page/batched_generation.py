@@ -15,9 +15,8 @@ import torch
 
 from rlhf_dialog.feedback.page.loaded_versions import LoadedVersions, load_agent
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.chat_agent import ChatAgent, GrowingReply, stream
 from rlhf_dialog.models.generation import Sampling, random_numbers
-from rlhf_dialog.models.responder import GrowingReply, stream
 
 CPU = torch.device("cpu")
 ONE_AGENT = "agent"  # the only version where there is no bot
@@ -124,7 +123,7 @@ class Answering:
 
     def spoken(self, text: str, version: str) -> str:
         """`text` as the version's model sees it: a space replaces what would end a turn."""
-        return self._served.agent(version).spoken(text).strip()
+        return self._served.agent(version).encoder.spoken(text).strip()
 
     def stream(
         self, turns: Sequence[str], version: str, seed: int | None = None

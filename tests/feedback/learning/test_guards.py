@@ -16,7 +16,7 @@ from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, N
 from rlhf_dialog.feedback.learning.step_back import step_back, without_room
 from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
-from rlhf_dialog.models.responder import Reply
+from rlhf_dialog.models.generation import Reply
 from tests.parts.taught_bots import new_bot, set_keys, talk_to
 from tests.parts.tiny import write_data
 

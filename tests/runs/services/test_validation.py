@@ -10,7 +10,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.evaluation.replies import Replies
-from rlhf_dialog.models.responder import Responder
+from rlhf_dialog.models.generation import Responder
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.rewards.errors import RewardTimeout
 from rlhf_dialog.runs.services.validation import ValidationService, load_validation_prompts
