@@ -49,9 +49,8 @@ def check_together(config: Any) -> None:
     n, estimator = config.num_responses_per_prompt, config.advantage_estimator
     if config.estimator.needs_groups and n < 2:
         raise ValueError(
-            f"num_responses_per_prompt: {estimator} compares the responses of one prompt "
-            f"and needs at least 2, found {n}; set it too, for example to {config.estimator.num_responses_per_prompt} "
-            "(a saved config.yaml contains the number for the estimator of its own run)"
+            f"num_responses_per_prompt: {estimator} compares the responses of one prompt and needs at least 2, found {n}; set "
+            f"it too, for example to {config.estimator.num_responses_per_prompt} (a saved config.yaml holds that of its run)"
         )
     if config.rollout_batch_size and config.rollout_batch_size % n:
         raise ValueError(
@@ -61,21 +60,19 @@ def check_together(config: Any) -> None:
     _check_end(config)
     _check_reference(config)
     _check_networks(config)
-    _check_guard(config)
+    if config.guard and not config.eval_interval:
+        raise ValueError("guard: watches at each validation; set eval_interval too, for example to 5")
+    if config.guard and config.environment:
+        raise ValueError("guard: needs the prompts of a data set, found an environment; leave one of them out")
     if config.whiten_rewards and config.estimator.needs_groups:
         raise ValueError(
-            f"whiten_rewards: {estimator} compares the sums of the rewards of whole responses; leave it out, or "
-            "use another advantage_estimator"
+            f"whiten_rewards: {estimator} compares whole responses; leave it out, or use another estimator"
         )
     if config.credit == "turn" and not config.estimator.needs_critic:
-        raise ValueError(
-            f"credit: turn needs an advantage_estimator with a critic ({', '.join(names('needs_critic'))}), found "
-            f"{estimator!r}; change one of them"
-        )
+        raise ValueError(f"credit: turn needs a critic, which {estimator} has not; change one of them")
     if config.kl_in == "loss" and config.kl_estimator != "k1":
         raise ValueError(
-            f"kl_estimator: kl_in: loss computes the exact KL, without an estimator, found {config.kl_estimator!r}; leave one "
-            "of them out"
+            f"kl_estimator: kl_in: loss is exact, without an estimator, found {config.kl_estimator}; leave one out"
         )
     if config.kl_in == "loss" and (config.use_deepspeed or config.ref_ds_config):
         key = "use_deepspeed" if config.use_deepspeed else "ref_ds_config"
@@ -83,15 +80,14 @@ def check_together(config: Any) -> None:
     has_separate_critic = config.estimator.needs_critic and not (config.use_share_model or config.use_lora)
     if config.critic_path and not has_separate_critic:
         raise ValueError(
-            "critic_path: only a separate critic has a start of its own: use_share_model: false, use_lora: false and an "
-            f"advantage_estimator with a critic ({', '.join(names('needs_critic'))}); change them, or leave critic_path out"
+            "critic_path: only a separate critic has a start of its own (use_share_model: false, use_lora: false, and an "
+            f"advantage_estimator with a critic: {', '.join(names('needs_critic'))}); change them, or leave critic_path out"
         )
     has_head = config.estimator.needs_critic and config.use_share_model and not config.use_deepspeed
     if config.critic_warmup and not (has_separate_critic or has_head):
         raise ValueError(
-            "critic_warmup: only the head of a shared model (use_share_model: true, without use_deepspeed) or a "
-            "separate critic (without use_lora) can learn alone, with an advantage_estimator that has a critic "
-            f"({', '.join(names('needs_critic'))}); change them, or leave critic_warmup out"
+            "critic_warmup: only a separate critic (without use_lora) or the head of a shared model (use_share_model: true, "
+            "without use_deepspeed) can learn alone; change them, or leave critic_warmup out"
         )
     if config.use_deepspeed and (config.use_lora or config.uses_fp16):
         key = "use_lora" if config.use_lora else "precision" if config.use_amp is None else "amp_dtype"
@@ -123,16 +119,6 @@ def repository_name(value: str | None) -> str | None:
 
 
 RepositoryName = Annotated[str | None, AfterValidator(repository_name)]
-
-
-def _check_guard(config: Any) -> None:
-    """Raises ValueError for a guard that could not watch."""
-    if config.guard is None:
-        return
-    if not config.eval_interval:
-        raise ValueError("guard: watches at each validation; set eval_interval too, for example to 5")
-    if config.environment:
-        raise ValueError("guard: needs the prompts of a data set, found an environment; leave one of them out")
 
 
 def _check_reference(config: Any) -> None:

@@ -59,7 +59,8 @@ def report_size(
     about = f", about {human(memory)} of memory" if memory else ""
     device = trainer.world.device
     logger.info("%s; %.1f million trained parameters on %s%s; %s", what, count / 1e6, device, about, plan.line)
-    logger.log(logging.DEBUG if plan.fits else logging.INFO, "%s", plan.text)
+    if plan.notice:
+        logger.info("%s", plan.notice)
 
 
 def read_source(config: Config, reward: BaseReward) -> Source:

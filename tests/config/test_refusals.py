@@ -8,6 +8,9 @@ import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that ids and arguments are checked
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import find_config, load_config, override, parse_arguments
+from rlhf_dialog.config.problems import walk
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.synonyms import HINTS, NO_EFFECT, hint
 from rlhf_dialog.errors import UserError
 from tests.parts.yaml_files import SMALL, message
 
@@ -29,7 +32,6 @@ KEYS = [  # lines of a YAML, in place of those of the same keys: words of the on
     ("lr: .inf", "lr: found inf", "finite"),
     ("ppo_epoch: 2.5", "ppo_epoch: found 2.5"),
     ("clip_param: 1.0e+300", "clip_param: found 1e+300"),
-    ("total_time_steps: 1e15", "total_time_steps: found '1e15'"),
     ("stop_token_ids: [3, true]", "stop_token_ids.1: found True"),
     (r'experiment_name: "\e[2J"', r"experiment_name: found '\x1b[2J'"),
     ("push_to_hub: a--b", "push_to_hub: found 'a--b'", "repository"),
@@ -48,7 +50,6 @@ KEYS = [  # lines of a YAML, in place of those of the same keys: words of the on
     ("reference: false\nkl_coef: 0\nref_model: m", "reference", "ref_model: m"),
     ("reference: false\nkl_coef: 0\nkl_in: loss", "reference", "kl_in: loss"),
     ("guard: {action: stop, judge: {id: LengthMatch}}", "guard", "eval_interval"),
-    ("guard: {action: stop}\neval_interval: 5", "guard.judge: missing"),
     ("use_share_model: true\ncritic_path: m", "critic_path", "use_share_model"),
     ("advantage_estimator: rloo\ncritic_warmup: 3", "critic_warmup", "use_share_model"),
     ("use_lora: true\ncritic_warmup: 3", "critic_warmup", "use_lora"),
@@ -56,6 +57,23 @@ KEYS = [  # lines of a YAML, in place of those of the same keys: words of the on
     ("precision: fp32\nuse_amp: true", "precision: fp32", "use_amp: true"),
     ("precision: bf16\nuse_amp: false\namp_dtype: fp16", "precision: bf16", "use_amp: false", "amp_dtype: fp16"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ("learning_rate", "; did you mean 'lr'?"),
+        ("response_length", "; did you mean 'max_new_tokens'?"),
+        ("dataset_name", "; did you mean 'env.args.data_path'?"),
+        ("clip_parm", "; did you mean 'clip_param'?"),
+        ("xyzzy", ""),
+    ],
+)
+def test_a_name_of_another_library_wins_over_the_nearest_name(write, key, advice):
+    assert message(write(f"{SMALL}{key}: 1\n")).endswith(f"\n  {key}: unknown key{advice}")
+    keys = {name for name, _ in walk(Config)}
+    assert (set(HINTS.values()) <= keys, set(HINTS) & {*keys, *NO_EFFECT}) == (True, set())
+    assert hint("learning_rate", ["learning_rat"]) == ""  # of a command with other keys
 
 
 @pytest.mark.parametrize("row", KEYS, ids=lambda row: row[0][:60])
