@@ -40,9 +40,9 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def find_config(name: str, script_dir: Path | None = None) -> Path:
+def find_config(name: str) -> Path:
     """The file for `--config name`: as given, in ./configs, next to the script, or shipped. Raises UserError if there is none."""
-    beside = script_dir or Path(sys.argv[0]).resolve().parent
+    beside = Path(sys.argv[0]).resolve().parent
     folders = (Path(), Path("configs"), beside, beside / "configs", shipped_folder("configs"))
     for path in (folder / name for folder in folders):
         if path.is_file():
@@ -84,7 +84,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def override(raw: dict[str, Any], key: str, value: Any) -> None:
-    """Set the dotted `key` in the nested mapping; numbers in the key index lists (`reward_class.args.parts.0.weight`)."""
+    """Set the dotted `key` in the nested mapping; numbers in the key index lists (`reward_class.args.parts.0.weight`).
+
+    Another `id` than the file's drops the `args` that the file has for its own class.
+    """
     *parents, leaf = key.split(".")
     node: Any = raw
     for name in parents:
@@ -99,33 +102,15 @@ def override(raw: dict[str, Any], key: str, value: Any) -> None:
     if isinstance(node, list):
         node[_index(node, leaf, key)] = value
     else:
+        if leaf == "id" and parents and node.get("id") not in (None, value):
+            node.pop("args", None)
         node[leaf] = value
 
 
 def override_all(raw: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """Set all dotted keys; another `id` than the file's drops the `args` that the file has for its own class.
-
-    >>> override_all(raw := {"environment": {"id": "restaurant", "args": {"user": "fixed"}}}, {"environment.id": "mine"})
-    >>> raw
-    {'environment': {'id': 'mine'}}
-    """
-    for key, value in overrides.items():
-        parent, _, leaf = key.rpartition(".")
-        node = _node(raw, parent) if leaf == "id" else None
-        if isinstance(node, dict) and node.get("id") not in (None, value):
-            node.pop("args", None)
-    for key, value in overrides.items():
-        override(raw, key, value)
-
-
-def _node(raw: Any, key: str) -> Any:
-    """What the nested mapping holds at the dotted key; None where there is nothing."""
-    for name in key.split("."):
-        if isinstance(raw, list) and name.isdecimal() and int(name) < len(raw):
-            raw = raw[int(name)]
-        else:
-            raw = raw.get(name) if isinstance(raw, dict) else None
-    return raw
+    """Set all dotted keys, ids first, since they may drop arguments."""
+    for key in sorted(overrides, key=lambda key: not key.endswith(".id")):
+        override(raw, key, overrides[key])
 
 
 def _index(node: list[Any], name: str, key: str) -> int:
@@ -166,10 +151,7 @@ def check_keys(schema: type[S], path: Path, overrides: dict[str, Any]) -> S:
 
 
 def load_config(source: str | Path | Mapping[str, Any], overrides: dict[str, Any] | None = None) -> Config:
-    """The configuration of a PPO run, from a YAML or from a mapping of keys, of which dotted ones may be nested ones.
-
-    Raises one UserError that lists every mistake with its dotted key.
-    """
+    """The configuration of a PPO run, from a YAML or from a mapping of keys, of which dotted ones may be nested ones."""
     if isinstance(source, Mapping):
         if wrong := [key for key in source if not isinstance(key, str)]:
             raise UserError(f"the configuration: {wrong[0]!r} is no key; write keys as text, such as 'lr'")
@@ -236,25 +218,22 @@ def reward_nodes(reward_class: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _lift_kl(raw: dict[str, Any]) -> list[str]:
-    """Move a reward's KL arguments, at any depth, to the top-level keys of the same names; returns conflicts as problems."""
-    if not any(_kl_arguments(node) for _, node in reward_nodes(raw.get("reward_class"))):
-        return []
+    """Move a reward's KL arguments, at any depth, to the top-level keys of the same names; returns conflicts as problems.
+
+    They are those of classes that set `lifts_kl`, or that are not registered yet.
+    """
     problems, places = [], {key: f"{key}: found {value!r}" for key, value in raw.items()}
-    raw["reward_class"] = copy.deepcopy(raw["reward_class"])  # an alias elsewhere keeps them
-    for place, node in reward_nodes(raw["reward_class"]):
-        for key in _kl_arguments(node):
+    if "reward_class" in raw:
+        raw["reward_class"] = copy.deepcopy(raw["reward_class"])  # an alias elsewhere keeps them
+    for place, node in reward_nodes(raw.get("reward_class")):
+        cls = RewardFactory.classes.get(node["id"])
+        lifts = cls is None or getattr(cls, "lifts_kl", False)
+        for key in [key for key in KL_KEYS if lifts and key in node["args"]]:
             value, where = node["args"].pop(key), f"{place}.args.{key}"
             if str(raw.setdefault(key, value)) != str(value):
                 problems.append(f"{places[key]}, but {value!r} in {where}; remove one of them")
             places.setdefault(key, f"{where}: found {value!r}")
     return problems
-
-
-def _kl_arguments(node: dict[str, Any]) -> list[str]:
-    """The KL keys among the arguments of a reward, if its class sets `lifts_kl` or is not registered yet."""
-    cls = RewardFactory.classes.get(node["id"])
-    lifts = cls is None or getattr(cls, "lifts_kl", False)
-    return [key for key in KL_KEYS if lifts and key in node["args"]]
 
 
 def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[str], classes: bool = True) -> S:

@@ -14,7 +14,6 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.memory import human
 from rlhf_dialog.environments.base import (
     Baseline,
-    Environment,
     EpisodeLimits,
     answer,
     baseline_names,
@@ -120,19 +119,18 @@ def spoken(name: str, source: Simulated, numbers: range) -> list[Played]:
     if name not in baseline_names(environment):
         raise UserError(f"{name}: speaks acts, which {type(environment).__name__} does not understand")
     system: Baseline = BaselineFactory.create(name, {"environment": environment, "seed": source.seed})
-    return [_spoken(environment, system, source.seed_of(number), source.limits) for number in numbers]
-
-
-def _spoken(environment: Environment, system: Baseline, seed: int, limits: EpisodeLimits) -> Played:
-    dialogue, reward_sum, ended, count = Dialogue([system.begin(seed)]), 0.0, False, 0
-    while not ended:
-        check_turns(environment, count, limits)
-        reply = system.reply()
-        text, reward, terminated, truncated, info = answer(environment, reply, limits)
-        dialogue = dialogue.with_reply(reply, truncated).with_user_turn(text)
-        reward_sum, ended, count = reward_sum + reward, terminated or truncated, count + 1
-    dialogue.meta = {"info": plain(info)}
-    return Played(dialogue, reward_sum)
+    played = []
+    for number in numbers:
+        dialogue, reward_sum, ended, count = Dialogue([system.begin(source.seed_of(number))]), 0.0, False, 0
+        while not ended:
+            check_turns(environment, count, source.limits)
+            reply = system.reply()
+            text, reward, terminated, truncated, info = answer(environment, reply, source.limits)
+            dialogue = dialogue.with_reply(reply, truncated).with_user_turn(text)
+            reward_sum, ended, count = reward_sum + reward, terminated or truncated, count + 1
+        dialogue.meta = {"info": plain(info)}
+        played.append(Played(dialogue, reward_sum))
+    return played
 
 
 class DialogueValidation(Validation):

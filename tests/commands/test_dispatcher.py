@@ -26,7 +26,6 @@ NAMES = tuple(name for names in GROUPS.values() for name in names)
 
 @pytest.fixture(autouse=True)
 def _own_program_name(monkeypatch):
-    """The dispatcher gives the program another name."""
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/rlhf-dialog"])
 
 

@@ -1,6 +1,7 @@
 """What a user gets wrong in a configuration: one message with these words. `commands/test_refusals.py` has the command line."""
 
 import os
+import sys
 
 import pytest
 
@@ -157,8 +158,9 @@ def test_what_is_no_file(tmp_path, monkeypatch):
     for name in ("nlp_ppo.yaml", "mine.yaml", "notes.txt"):
         (tmp_path / "configs" / name).touch()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "nowhere/train_ppo.py")])
     with pytest.raises(UserError) as error:
-        find_config("nlp_poo.yaml", tmp_path / "nowhere")
+        find_config("nlp_poo.yaml")
     assert [word in str(error.value) for word in ("'nlp_ppo.yaml'", "mine.yaml", "notes.txt")] == [True, True, False]
     assert str(error.value).count("nlp_ppo.yaml") == 2  # as the nearest name and in one list: both folders have it
 

@@ -18,7 +18,6 @@ from tests.parts.trainers import make_trainer, parameters, settings
 
 
 def state_in(folder, **keys) -> RunCheckpointer:
-    """A run that has not begun."""
     trainer = make_trainer(**{"agent_dtype": "float32", **keys})  # the model has no folder to compare it with
     made_with = identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.scorer.reward)
     return RunCheckpointer(PPORun(trainer.config, folder, trainer), (), made_with)
@@ -71,7 +70,6 @@ def test_by_default_saving_takes_at_most_a_twentieth_of_the_time(tmp_path, monke
 
 
 def clock_of(world: World, folder) -> list[int]:
-    """Rank 0 waits for nothing, rank 1 would wait for a day."""
     run = state_in(folder, world=world)
     run._write, saved = saved_nothing, []
     for run.trainer.iteration in range(1, 13):
@@ -188,8 +186,6 @@ def test_other_versions_are_reported_in_one_line(tmp_path, monkeypatch, caplog):
 
 
 class Evaluated(Service):
-    """A validation whose best iteration is known."""
-
     key = "validation"
 
     def __init__(self, iteration):
@@ -206,7 +202,6 @@ class Evaluated(Service):
 
 
 def evaluated_in(folder):
-    """Iterations 1 to 3 with their checkpoints; the first is the best."""
     state = state_in(folder, keep_checkpoints=2)
     state.services = [Evaluated(1)]
     state.begin(Start())
@@ -240,24 +235,6 @@ def test_a_pointer_that_differs_from_the_record_is_corrected_and_the_best_stays(
     (said,) = warnings_of(caplog)
     assert "checkpoints/best" in said
     assert pointer.read_text() == "iter_000001"
-
-
-@pytest.mark.slow
-def test_a_folder_in_the_place_of_the_pointer_costs_warnings_and_no_checkpoint(tmp_path, caplog):
-    evaluated_in(tmp_path)
-    pointer = tmp_path / "checkpoints/best"
-    pointer.unlink()
-    pointer.mkdir()
-    state = state_in(tmp_path, keep_checkpoints=1)
-    state.services = [Evaluated(1)]
-    state.begin(Start(resume=True))
-    state.services[0].iteration = 4
-    for iteration in (4, 5):
-        state.trainer.step()
-        state.save(best=iteration == 4)
-    assert {path.name for path in pointer.parent.iterdir()} == {"best", "latest", "iter_000004", "iter_000005"}
-    assert all("checkpoints/best: cannot be read: Is a directory" in one for one in warnings_of(caplog))
-    assert (tmp_path / "best_agent").is_dir()
 
 
 def test_a_run_with_the_weights_of_another_starts_its_own_count(tmp_path):

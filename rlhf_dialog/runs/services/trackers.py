@@ -65,8 +65,13 @@ class JsonlTracker:
     def log(self, step: int, metrics: Metrics) -> None:
         """Write a line. Raises UserError when the file cannot be written or was removed; and, after writing the other metrics,
         for a metric that is not a number."""
-        numbers, texts = as_numbers(metrics)
-        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        finite, texts = dict[str, float | None](), dict[str, Any]()
+        for name, value in metrics.items():
+            try:  # a vec-info may return other numeric types
+                number = value if isinstance(value, int | float) else float(value)
+                finite[name] = number if math.isfinite(number) else None
+            except Exception:  # a type of the user's own may raise any
+                texts[name] = value
         self.is_whole = False
         self._check_present()
         try:
@@ -94,17 +99,6 @@ class JsonlTracker:
 
     def close(self) -> None:
         self.file.close()
-
-
-def as_numbers(metrics: dict[str, Any]) -> tuple[Metrics, dict[str, Any]]:
-    """The metrics as Python numbers, since a vec-info may return other numeric types, and those that are not numbers."""
-    numbers, texts = {}, {}
-    for name, value in metrics.items():
-        try:
-            numbers[name] = value if isinstance(value, int | float) else float(value)
-        except Exception:  # a type of the user's own may raise any
-            texts[name] = value
-    return numbers, texts
 
 
 class TensorBoardTracker:
@@ -274,10 +268,7 @@ class Trackers(OptionalOutputs):
             self.add("TensorBoard", lambda: TensorBoardTracker(folder, done))
 
     def log(self, step: int, metrics: Metrics) -> None:
-        """Log to metrics.jsonl; to the others every `log_interval` iterations, and evaluations always.
-
-        Raises UserError as `JsonlTracker.log` does.
-        """
+        """Log to metrics.jsonl; to the others every `log_interval` iterations, and evaluations always."""
         self.jsonl.log(step, metrics)
         self.rows.append(metrics)
         del self.rows[1 : -NUM_ITERATIONS - 1]  # the first, the last 10, and the one before them

@@ -34,7 +34,6 @@ def clock(monkeypatch):
 
 
 def at(iteration):
-    """A run of one process after an iteration."""
     return SimpleNamespace(iteration=iteration, done=False, world=World())
 
 

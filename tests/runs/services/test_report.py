@@ -66,13 +66,8 @@ def test_it_says_when_the_next_page_is_expected(tmp_path, clock):
     report = LiveReport(tmp_path, clock)
     after_seconds(clock, report, 7)
     live = data_of(tmp_path)["live"]
-    assert (live["state"], live["iteration"], live["progress"], live["every"], live["pause"]) == (
-        "running",
-        1,
-        0.5,
-        30,
-        30,
-    )
+    assert (live["state"], live["iteration"], live["progress"]) == ("running", 1, 0.5)
+    assert (live["every"], live["pause"]) == (30, 30)
     after_seconds(clock, report, 507)  # an iteration of 500 seconds
     assert data_of(tmp_path)["live"]["pause"] == 500
 
@@ -130,12 +125,3 @@ def test_a_page_or_a_ledger_that_cannot_be_written_ends_no_run(run, monkeypatch,
     assert [said.count(f"warning: {name} has failed") for name in ("report.html", "ledger.jsonl")] == [1, 1]
     assert run("--report", "false", "--experiment_name", "none") == 0
     assert not (RUN.with_name("none") / "report.html").exists()
-    assert "report.html" not in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_run_that_breaks_says_so_on_its_page(run):
-    assert run("--reward_class", "{id: Broken, args: {at: 3}}", "--max_iterations", "9") == 2
-    live = data_of(RUN)["live"]
-    assert (live["state"], live["iteration"]) == ("stopped", 2)
-    assert live["why"].startswith("reward 'broken' raised KeyError")
