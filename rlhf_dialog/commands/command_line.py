@@ -181,11 +181,6 @@ def new_folder(output: Path | str) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def home_path(text: str) -> Path:
-    """The path of an argument; `~` is the home folder, which no shell expands in `--output=~/x`."""
-    return Path(os.path.expanduser(text))
-
-
 def check_output(name: str, path: Path, text: str) -> None:
     """Raises UserError when the file of the option `--name` cannot be written, or is a device or a pipe."""
     path = path.absolute()

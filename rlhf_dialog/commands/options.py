@@ -14,6 +14,7 @@ What is heavy (torch, transformers, datasets, trl) is imported by `run`, after i
 import argparse
 import inspect
 import logging
+import os
 import re
 import runpy
 import sys
@@ -203,7 +204,8 @@ def _argparse_arguments(option_field: Field[Any], annotation: Any) -> dict[str, 
     inner = annotation
     if get_origin(annotation) in (Union, types.UnionType, tuple):
         inner = next(one for one in get_args(annotation) if one not in (type(None), Ellipsis))
-    read = command_line.home_path if inner is Path else inner
+    # no shell expands the ~ of `--output=~/x`
+    read = (lambda word: Path(os.path.expanduser(word))) if inner is Path else inner
     arguments |= {"metavar": metadata["metavar"], "choices": metadata["choices"], "type": read}
     if get_origin(annotation) is tuple:
         arguments |= {"action": "append"} if metadata["form"] == "repeated" else {"nargs": "+"}

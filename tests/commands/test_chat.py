@@ -254,7 +254,6 @@ def test_a_damaged_bot_is_one_clear_message(bot, state, capsys, damage, words):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
 def test_on_a_terminal_the_answer_grows(bot, state):
     """In a terminal of its own: the label is there before the answer, and no line is kept beside the person's id."""
     ours, theirs = pty.openpty()

@@ -130,7 +130,6 @@ def test_what_a_person_reads_has_no_control_characters(capsys):
     assert capsys.readouterr().err.splitlines() == lines
 
 
-@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
 def test_an_output_that_nobody_reads_ends_quietly(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -186,7 +185,6 @@ def fill_and_fail(output: Path, failure: BaseException) -> None:
         raise failure
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_sigterm_ends_with_143_and_no_half_written_folder(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

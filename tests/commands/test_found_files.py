@@ -196,7 +196,6 @@ def chosen_files(house, name):
 SLOW = ("a tokenizer", "a reference", "a critic", "its run", "goes on")  # other models load before
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
 @pytest.mark.parametrize("name", [name for name in WALK if not name.endswith(SLOW)])
 def test_a_command_opens_no_link_out_of_a_folder_and_no_pipe(house, monkeypatch, capfd, name):
     files = chosen_files(house, name)

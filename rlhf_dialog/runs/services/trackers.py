@@ -73,17 +73,6 @@ class JsonlTracker:
             except Exception:  # a type of the user's own may raise any
                 texts[name] = value
         self.is_whole = False
-        self._check_present()
-        try:
-            self._write(json.dumps(finite).encode() + b"\n")
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot be written: {error}") from error
-        self.step, self.is_whole = step, True
-        if texts:
-            name, value = next(iter(texts.items()))
-            raise UserError(f"{name}: a metric must be a number, but the vec-info class returned {value!r:.200}")
-
-    def _check_present(self) -> None:
         try:
             is_present = os.path.samestat(os.fstat(self._handle), os.stat(self.path))
         except OSError:
@@ -91,11 +80,17 @@ class JsonlTracker:
         if not is_present:
             remedy = "leave the run folder in its place until the run has ended"
             raise UserError(f"{self.path}: was removed or moved while the run was writing to it; {remedy}")
-
-    def _write(self, line: bytes) -> None:
-        while line:
-            line = line[self.file.write(line) :]
-        os.fsync(self._handle)  # a checkpoint never outlives the line of its iteration
+        line = json.dumps(finite).encode() + b"\n"
+        try:
+            while line:
+                line = line[self.file.write(line) :]
+            os.fsync(self._handle)  # a checkpoint never outlives the line of its iteration
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {error}") from error
+        self.step, self.is_whole = step, True
+        if texts:
+            name, value = next(iter(texts.items()))
+            raise UserError(f"{name}: a metric must be a number, but the vec-info class returned {value!r:.200}")
 
     def close(self) -> None:
         self.file.close()

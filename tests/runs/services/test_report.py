@@ -12,7 +12,6 @@ from rlhf_dialog.runs.services.ledger import Ledger
 from rlhf_dialog.runs.services.report import LiveReport, reason_of
 
 RUN = Path("run_results/ppo")
-REST = "the rest (truncation penalty, environment)"
 
 
 class Clock:
@@ -88,32 +87,6 @@ def test_the_last_page_says_how_the_run_ended(tmp_path, clock):
 
 
 # -- in a run
-
-
-@pytest.mark.slow
-def test_a_run_leaves_a_page_with_its_metrics_and_newest_rows(run):
-    assert run("--ledger_texts", "true", "--truncation_penalty", "0.5") == 0
-    data = data_of(RUN)
-    assert (data["live"]["state"], data["live"]["iteration"], data["live"]["progress"]) == ("ended", 2, 1)
-    assert [len(values) for values in data["runs"][0]["curves"].values()] == [2] * len(data["runs"][0]["curves"])
-    ledger = [json.loads(line) for line in (RUN / "ledger.jsonl").read_text().splitlines()]
-    parts = data["runs"][0]["parts"]
-    assert list(parts) == ["length_match", REST]
-    for i, rows in enumerate((ledger[:8], ledger[8:])):
-        weighted = [row["reward/length_match"] * row["reward/length_match_weight"] for row in rows]
-        assert parts["length_match"][i] == pytest.approx(sum(weighted) / 8, rel=1e-5)
-        assert parts[REST][i] == pytest.approx(-sum(row["penalty"] for row in rows) / 8, rel=1e-4)
-        total = sum(values[i] for values in parts.values())
-        assert total == pytest.approx(sum(row["score"] for row in rows) / 8, rel=1e-5)
-    columns = data["newest"]["columns"]
-    assert columns[:3] == ["prompt", "reply", "score"]
-    assert set(columns) == {name for name in rows[0] if not name.startswith("time/") and not name.endswith("_weight")}
-    place = columns.index("score")
-    assert [row[place] for row in data["newest"]["rows"]] == pytest.approx([row["score"] for row in rows], rel=1e-5)
-    assert [row[columns.index("reply")] for row in data["newest"]["rows"]] == [row["reply"] for row in rows]
-    shown = [[row["iteration"], row["prompt"][-1], row["reply"]] for row in ledger]
-    assert [row[:3] for row in data["replies"]["rows"]] == [shown[i] for i in (0, 2, 5, 8, 10, 13)]
-    assert not list(RUN.glob(".*"))
 
 
 @pytest.mark.slow
