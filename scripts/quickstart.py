@@ -110,7 +110,7 @@ ROUNDS = (  # the stages of a round run side by side
         Stage(
             "compare before and after on held-out prompts",
             f"evaluate --agent {RUN}/agent --baseline {SFT} --config {SCORE.name} --max_prompts 400 "
-            f"--output {RUN}/evaluation.json --samples {RUN}/samples.json --replies {RUN}/replies.jsonl",
+            f"--output {RUN}/evaluation.json --replies {RUN}/replies.jsonl",
             (SCORE, RUN / "agent", SFT, INTENT, DATA),
             RUN / "evaluation.json",
             clear=False,
@@ -120,7 +120,7 @@ ROUNDS = (  # the stages of a round run side by side
         Stage(
             "report with the comparison",
             f"report {RUN}",
-            (RUN / "metrics.jsonl", RUN / "evaluation.json", RUN / "samples.json"),
+            (RUN / "metrics.jsonl", RUN / "evaluation.json", RUN / "replies.jsonl"),
             RUN / "report.html",
             clear=False,
             seeded=False,
@@ -163,7 +163,7 @@ def run(folder: Path, seed: int = 0) -> int:
     for stages in ROUNDS:
         if code := run_stages([stage.with_seed(seed) for stage in stages], folder, console):
             return code
-    console.print(samples_table(folder / RUN / "samples.json"))
+    console.print(samples_table(folder / RUN / "replies.jsonl"))
     console.print(f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {folder / RUN}")
     console.print(f"is the curve right? {folder / RUN}/report.html, {folder / RUN}/plot.png", soft_wrap=True)
     console.print("check the targets:  python scripts/check_quickstart.py")
@@ -260,12 +260,14 @@ def compute_fingerprint(stage: Stage, folder: Path) -> str:
 
 
 def samples_table(path: Path) -> Table:
-    """Three held-out dialogues with the replies before and after training."""
+    """Three evenly spaced rows of a file of `evaluate --replies`, with the replies before and after training."""
     table = Table(title="the same held-out prompts before and after", title_justify="left", show_lines=True)
     for column in ("last turn", "before PPO", "after PPO", "a person's reply"):
         table.add_column(column, overflow="fold", ratio=1)
-    for sample in json.loads(path.read_text(encoding="utf-8"))[:3]:
-        table.add_row(*(escape(sample[key]) for key in ("last_turn", "before", "after", "reference")))
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for row in (rows[len(rows) * k // 4] for k in (1, 2, 3)):
+        replies = [row["replies"][name]["response"] for name in ("before", "after")]
+        table.add_row(*map(escape, (row["prompt"][-1], *replies, row["references"][0])))
     return table
 
 

@@ -360,7 +360,7 @@ def hashes_of_folder(folder: Path) -> Hashes:
             found["state"] |= {f"{name} {key}": sha256(content[key]) for key in STATE if key in content}
         elif path.name == "policy.json":
             found["state"][name] = sha256(json.loads(path.read_bytes()))
-        elif path.name in ("replies.jsonl", "samples.json"):
+        elif path.name == "replies.jsonl":
             found["replies"][name] = sha256(path.read_text(encoding="utf-8"))
         elif path.name in ("evaluation.json", "report.json", "training.json"):
             found["table"][name] = sha256(timeless(json.loads(path.read_bytes())))

@@ -27,7 +27,7 @@ def supervised(command: str, config: str, keys: Keys, folder: Path) -> Job:
 
 def clear_partial(folder: Path) -> None:
     """Remove the unfinished output of a killed supervised training, which writes another one; its checkpoints stay."""
-    for path in folder.glob(".model.*.partial"):
+    for path in folder.glob(".model.partial"):
         shutil.rmtree(path)
 
 

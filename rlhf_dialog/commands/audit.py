@@ -116,7 +116,10 @@ def run(options: AuditOptions) -> int:
     validation = task.prompts("validation")
     prompts = pick_prompts(validation, options.max_prompts, options.seed)
     training = Training(task.prompts("train", task.drop_overlap))
-    scorer = build_scorer(config, options.device)
+    reward = config.reward()
+    assert reward is not None  # the user named the file
+    rules = ScoringRules(config.config.on_reward_error == "skip", config.config.reward_timeout_s)
+    scorer = Scorer(place_judge(reward, options.device), rules)
     judges = load_judges(options, config, scorer.reward)
     judges = judges or {"judge_retrieval": RetrievalJudge([one for one in validation if one.reference])}
     check_usable(prompts, training.replies, [scorer.reward, *judges.values()], task.data_path)
@@ -127,14 +130,6 @@ def run(options: AuditOptions) -> int:
     effort = {"seconds": round(time.monotonic() - begun, 1), "asked": result.pop("asked")}
     result["settings"] = record_settings(options, config, task, plan, len(prompts)) | effort
     return finish(options, result)
-
-
-def build_scorer(config: RunConfig, device: str) -> Scorer:
-    """The reward, as an evaluation asks it. Raises what `build_reward` raises."""
-    reward = config.reward()
-    assert reward is not None  # the user named the file
-    rules = ScoringRules(config.config.on_reward_error == "skip", config.config.reward_timeout_s)
-    return Scorer(place_judge(reward, device), rules)
 
 
 def load_judges(options: AuditOptions, config: RunConfig, reward: BaseReward) -> dict[str, BaseReward]:
@@ -160,7 +155,6 @@ def load_judges(options: AuditOptions, config: RunConfig, reward: BaseReward) ->
 
 def check_usable(prompts: "list[Dialogue]", replies: list[str], rewards: list[BaseReward], data_path: str) -> None:
     """Raises UserError for too few prompts, some without a true reply or what a reward or judge needs, and no training reply."""
-
     if len(prompts) < LEAST_PROMPTS:
         needed = f"an audit needs at least {LEAST_PROMPTS}; use data with more (--data_path)"
         raise UserError(f"{data_path}, validation: has {len(prompts)} prompts, and {needed}")
@@ -204,14 +198,6 @@ def finish(options: AuditOptions, result: dict[str, Any]) -> int:
     result = {"verdict": verdict_line(result), **finite(result)}
     if options.output:
         replace_json(options.output, result)
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    for line in [*page_lines(result), *list_notes(options, result)]:
-        console.print(line, markup=False, highlight=False)
-    return HOLES if any(finding_kind(finding) != "note" for finding in result["findings"]) else 0
-
-
-def list_notes(options: AuditOptions, result: dict[str, Any]) -> list[str]:
-    """What a reader has to know."""
     count, seconds = result["settings"]["asked"], result["settings"]["seconds"]
     notes = [f"{count:,} replies were asked about in {seconds:.0f} s. Intervals: 95 %, over dialogues."]
     if not (options.judge or options.likelihood):
@@ -221,7 +207,10 @@ def list_notes(options: AuditOptions, result: dict[str, Any]) -> list[str]:
         notes.append("To have it judged, name a judge that the reward does not use, or raise --search_prompts.")
     if options.output:
         notes.append(f"written: {options.output}")
-    return notes
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    for line in [*page_lines(result), *notes]:
+        console.print(line, markup=False, highlight=False)
+    return HOLES if any(finding_kind(finding) != "note" for finding in result["findings"]) else 0
 
 
 main = partial(run_command, AuditOptions, run)  # the command line; returns the exit code

@@ -119,8 +119,6 @@ def _check(options: ChatOptions) -> None:
     temperature = options.temperature
     if temperature is not None and not 0 <= temperature < math.inf:
         raise UserError(f"--temperature {temperature:g}: give 0 or more, for example 0.7")
-    if sys.stdout is None:
-        raise UserError("standard output is closed, so no reply can be shown; leave it open")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a reply may hold what the terminal's encoding lacks
     if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.isatty():
@@ -134,18 +132,12 @@ def _show(text: str, end: str = "") -> None:
 
 
 def read_text(prompt: str) -> str:
-    """One line of standard input. Raises EOFError at its end, UserError when it is not UTF-8 or cannot be read."""
-    if sys.stdin is None:  # closed before the program began
-        raise EOFError
+    """One line of standard input. Raises EOFError at its end, UserError when it is not UTF-8."""
     try:
         text = input(prompt)
         text.encode()  # under some locales Python reads other bytes as halves of characters
     except UnicodeError as error:
         raise UserError(f"standard input is not UTF-8 text ({error}); convert it, for example with iconv") from None
-    except BrokenPipeError:  # of standard output
-        raise
-    except OSError as error:
-        raise UserError(f"standard input cannot be read: {error}; use a terminal, a pipe or a file") from error
     return text
 
 

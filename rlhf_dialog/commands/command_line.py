@@ -16,7 +16,6 @@ import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from glob import escape
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TextIO, Union, get_args, get_origin
@@ -81,7 +80,7 @@ def exit_code(debug: bool, folders: Sequence[Path] = ()) -> Iterator[Ending]:
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             ending.code = BROKEN_PIPE
-        elif text := out_of_memory(error):
+        elif "torch" in sys.modules and (text := _out_of_memory(error)):
             ending.code = _end(RunStopped.exit_code, f"error: {text}", debug)
         elif isinstance(error, UserError):
             ending.code = _end(error.exit_code, f"error: {error}", debug)
@@ -92,10 +91,8 @@ def exit_code(debug: bool, folders: Sequence[Path] = ()) -> Iterator[Ending]:
             ending.code = _end(INTERNAL_ERROR, f"internal error, please report: {words}; {where}", debug)
 
 
-def out_of_memory(error: Exception) -> str:
+def _out_of_memory(error: Exception) -> str:
     """What a full GPU's exception says, and what helps; empty for any other."""
-    if "torch" not in sys.modules:
-        return ""
     from rlhf_dialog.models.part_sizes import describe_full_gpu, lacks_memory
 
     if not lacks_memory(error):
@@ -160,19 +157,15 @@ def set_up_logging() -> None:
 def new_folder(output: Path | str) -> Iterator[Path]:
     """A hidden folder next to `output` to write to: renamed to `output` if the block succeeds, removed if it fails.
 
-    Those of dead processes are removed. Raises UserError when `output` is not empty, or cannot be created, and when the disk is
-    full.
+    What a kill left of it is removed. Raises UserError when `output` is not empty or cannot be written.
     """
     target = Path(output).expanduser().absolute()
     if not target.is_dir() and (target.exists() or target.is_symlink()):
         raise UserError(f"output: '{output}' is a file; choose a folder")
     if target.is_dir() and any(target.iterdir()):
         raise UserError(f"output: '{output}' is not empty; choose another folder, or remove it")
-    for left in target.parent.glob(f".{escape(target.name)}.*.partial"):
-        pid = re.fullmatch(r".*\.([0-9]{1,9})\.partial", left.name)
-        if pid and not (int(pid[1]) != os.getpid() and _is_alive(int(pid[1]))):
-            shutil.rmtree(left, ignore_errors=True)
-    staging = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    staging = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(staging, ignore_errors=True)
     try:
         staging.mkdir(parents=True)
     except OSError as error:
@@ -186,19 +179,6 @@ def new_folder(output: Path | str) -> Iterator[Path]:
             staging.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return isinstance(error, PermissionError)
-    return True
-
-
-def home_path(text: str) -> Path:
-    """The path of an argument; `~` is the home folder, which no shell expands in `--output=~/x`."""
-    return Path(os.path.expanduser(text))
 
 
 def check_output(name: str, path: Path, text: str) -> None:

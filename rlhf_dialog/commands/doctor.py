@@ -12,8 +12,7 @@ GIB = 2**30
 LIBRARIES = GIB  # bytes that torch, transformers and other packages take, which the forecast leaves out
 CHAT_SMOLLM2 = int(3.8 * GIB)  # measured at the peak of configs/chat_smollm2.yaml, with the libraries
 LLAMA: dict[str, Any] = {"vocab_size": 128256, "num_attention_heads": 32, "num_key_value_heads": 8, "dtype": "bfloat16"}
-LLAMA_1B = {
-    **LLAMA,
+LLAMA_1B = LLAMA | {
     "hidden_size": 2048,
     "intermediate_size": 8192,
     "num_hidden_layers": 16,

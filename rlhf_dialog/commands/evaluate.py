@@ -53,7 +53,6 @@ class EvaluateOptions(agent_options.AgentOptions):
     output: Path = option("JSON file to write")
     report: Path | None = option("Markdown file for the table of all systems and metrics")
     replies: Path | None = option("JSONL file for every prompt with the replies of agents and baselines")
-    samples: Path | None = option("JSON file for the replies of three prompts")
     data_path: str | None = option(
         "data to use in place of the configuration's; without a configuration there is no score"
     )
@@ -72,7 +71,7 @@ class EvaluateOptions(agent_options.AgentOptions):
 
 
 def check(options: EvaluateOptions) -> None:
-    """Raises UserError for options that cannot work."""
+    """Raises UserError for options that cannot work, before anything is computed."""
     for name in ("batch_size", "max_prompts", "min_context_size", "best_of", "draws"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -84,7 +83,12 @@ def check(options: EvaluateOptions) -> None:
     agent_options.check_beside(options)
     if options.data_path == "":
         raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
-    check_outputs(options)
+    files = {name: getattr(options, name) for name in ("output", "report", "replies")}
+    paths = {name: path.absolute() for name, path in files.items() if path is not None}
+    for name, path in paths.items():
+        check_output(name, path, str(files[name]))
+        if list(paths.values()).count(path) > 1:
+            raise UserError(f"--{name}: '{files[name]}' is given twice; name one file for each output")
     for package in ("sacrebleu", "rouge_score"):
         check_installed(package, "evaluate")
     named = [("--agent", options.agent), ("--baseline", options.baseline), ("--intent_model", options.intent_model)]
@@ -98,16 +102,6 @@ def check(options: EvaluateOptions) -> None:
         check_path(options.data_path)
     if options.config:
         check_run_keys(find_config(options.config), {}, options.register)
-
-
-def check_outputs(options: EvaluateOptions) -> None:
-    """Raises UserError when a file cannot be written, or two would be the same, before anything is computed."""
-    files = {name: getattr(options, name) for name in ("output", "report", "replies", "samples")}
-    paths = {name: path.absolute() for name, path in files.items() if path is not None}
-    for name, path in paths.items():
-        check_output(name, path, str(files[name]))
-        if list(paths.values()).count(path) > 1:
-            raise UserError(f"--{name}: '{files[name]}' is given twice; name one file for each output")
 
 
 def run(options: EvaluateOptions) -> None:
@@ -131,10 +125,11 @@ def run(options: EvaluateOptions) -> None:
     sampling = choose_sampling(options, agent.sampling)
     systems = {"metrics": agent}
     if options.baseline:
-        systems = {"after": agent, "before": agent_options.load_baseline(options, agent)}
+        systems = {"after": agent, "before": agent_options.load_baseline(options, agent, options.baseline)}
     comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
-    comparison.beside, comparison.draws = agent_options.load_beside(options, agent), options.draws
-    comparison.best_of = options.best_of
+    for name, folder in agent_options.folders_beside(options).items():
+        comparison.beside[name] = agent_options.load_baseline(options, agent, folder, "--beside")
+    comparison.draws, comparison.best_of = options.draws, options.best_of
     result = comparison.run(load_training_prompts(task))
     result["settings"] = record_settings(options, task, sampling, judges, prompts)
     result[LOCAL_KEY] = local_names(result["settings"])
@@ -161,9 +156,6 @@ def write_results(options: EvaluateOptions, result: dict[str, Any], comparison: 
         replace_file(options.report, report.markdown(result))
     if options.replies:
         replace_file(options.replies, report.replies_text(comparison.prompts, comparison.answers))
-    if options.samples:
-        agents = {name: comparison.answers[name] for name in comparison.systems}
-        replace_json(options.samples, report.choose_samples(comparison.prompts, agents))
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     if verdict := report.verdict_line(result):
         console.print(verdict, markup=False, highlight=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE
-from rlhf_dialog.commands.options import DeviceOption, PrecisionOption, option
+from rlhf_dialog.commands.options import PrecisionOption, option
 from rlhf_dialog.config.registry import MetricFactory, RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import model_folder
@@ -21,11 +21,33 @@ from rlhf_dialog.rewards.reward_model import RewardModel
 
 if TYPE_CHECKING:
     from rlhf_dialog.evaluation.measure import Judges
+    from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
+
+OWN = ("metrics", "before", "after", "difference")  # names that an evaluation gives to its own rows
 
 
-class JudgeOptions(DeviceOption):
-    """The options that say who judges."""
+class AgentOptions(PrecisionOption):
+    """The options that name agents and judges."""
 
+    agent: str = option("folder of the agent (any causal LM folder is one), or its name on the Hub")
+    baseline: str | None = option(
+        "a second agent, folder or name on the Hub, measured on the same prompts: the `before` of the comparison; the "
+        "separator and the lengths are those of --agent unless its own folder says otherwise"
+    )
+    beside: tuple[str, ...] = option(
+        "one more agent as a row of its own, NAME=DIR, or DIR, whose name it then has: another seed, what was trained "
+        "otherwise. May be given several times",
+        form="repeated",
+    )
+    draws: int = option("samples of each agent to each prompt, of which the mean counts (default: 1)", 1)
+    config: str | None = option(
+        "YAML with data and reward, which you trust; default: config.yaml beside the agent, as data"
+    )
+    trust_config: bool = option(
+        "let the config.yaml beside the agent do what --config may: ask a server or the Hub, read environment "
+        "variables and pickled weights, use rewards of --register"
+    )
+    trust_remote_code: bool = option(f"{TRUST_REMOTE_CODE}; that of --baseline too")
     judge: tuple[str, ...] = option(
         "act classifier that the reward never saw (docs: reward_models/README.md): judge_accuracy and judge_macro_f1 "
         "beside intent_accuracy and intent_macro_f1; or a registered reward, `Name` or `{id: Name, args: {..}}`, whose mean is "
@@ -52,7 +74,7 @@ class JudgeOptions(DeviceOption):
     no_intent: bool = option("leave out the intent metrics, and a score that needs a classifier", rivals="classifier")
 
 
-def set_judges(judges: "Judges", options: JudgeOptions) -> None:
+def set_judges(judges: "Judges", options: AgentOptions) -> None:
     """Add what --judge, --relevance_model and --register name. Raises UserError when one cannot be loaded or used."""
     from rlhf_dialog.models.relevance import load_relevance
 
@@ -66,10 +88,7 @@ def set_judges(judges: "Judges", options: JudgeOptions) -> None:
 
 
 def all_judges(words: Sequence[str], device: str) -> dict[str, BaseReward]:
-    """The judges that --judge names, by the names of their numbers; those of act classifiers are `judge_acts`.
-
-    Raises UserError when one cannot be loaded.
-    """
+    """The judges that --judge names, by the names of their numbers; those of act classifiers are `judge_acts`."""
     found: dict[str, BaseReward] = {}
     for path in filter(lambda word: _reward_node(word) is None, words):
         found[free_name("judge_acts", found)] = _act_classifier(path, device)
@@ -96,7 +115,7 @@ def place_judge(reward: BaseReward, device: str) -> BaseReward:
     return reward.move_to(device)
 
 
-def judge_folder(options: JudgeOptions) -> str | None:
+def judge_folder(options: AgentOptions) -> str | None:
     """The act classifier among the values of --judge. Raises UserError for two of them."""
     folders = [word for word in options.judge if _reward_node(word) is None]
     if len(folders) > 1:
@@ -106,7 +125,7 @@ def judge_folder(options: JudgeOptions) -> str | None:
     return folders[0] if folders else None
 
 
-def relevance_folders(options: JudgeOptions) -> dict[str, str]:
+def relevance_folders(options: AgentOptions) -> dict[str, str]:
     """The relevance models by the names of their metrics: `relevance`, `relevance_2` .."""
     found: dict[str, str] = {}
     for path in options.relevance_model:
@@ -146,41 +165,11 @@ def _act_classifier(path: str, device: str) -> Intent:
         raise error.with_location("--judge", INTENT_KEY) from error
 
 
-if TYPE_CHECKING:
-    from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
-
-OWN = ("metrics", "before", "after", "difference")  # names that an evaluation gives to its own rows
-
-
-class AgentOptions(PrecisionOption, JudgeOptions):
-    agent: str = option("folder of the agent (any causal LM folder is one), or its name on the Hub")
-    baseline: str | None = option(
-        "a second agent, folder or name on the Hub, measured on the same prompts: the `before` of the comparison; the "
-        "separator and the lengths are those of --agent unless its own folder says otherwise"
-    )
-    beside: tuple[str, ...] = option(
-        "one more agent as a row of its own, NAME=DIR, or DIR, whose name it then has: another seed, what was trained "
-        "otherwise. May be given several times",
-        form="repeated",
-    )
-    draws: int = option("samples of each agent to each prompt, of which the mean counts (default: 1)", 1)
-    config: str | None = option(
-        "YAML with data and reward, which you trust; default: config.yaml beside the agent, as data"
-    )
-    trust_config: bool = option(
-        "let the config.yaml beside the agent do what --config may: ask a server or the Hub, read environment "
-        "variables and pickled weights, use rewards of --register"
-    )
-    trust_remote_code: bool = option(f"{TRUST_REMOTE_CODE}; that of --baseline too")
-
-
-def load_baseline(
-    options: AgentOptions, agent: "ChatAgent", name: str | None = None, key: str = "--baseline"
-) -> "ChatAgent":
-    """Another agent, by default that of --baseline, with the first agent's precision and length of responses."""
+def load_baseline(options: AgentOptions, agent: "ChatAgent", name: str, key: str = "--baseline") -> "ChatAgent":
+    """Another agent with the first agent's precision and length of responses; `key` named it."""
     from rlhf_dialog.models.chat_agent import read_settings
 
-    folder = model_folder(name or str(options.baseline), key, options.trust_remote_code)
+    folder = model_folder(name, key, options.trust_remote_code)
     own = read_settings(Path(folder), agent.settings)
     settings = own.model_copy(update=agent.settings.model_dump(include={"max_new_tokens", "precision"}))
     return load_agent(options, folder, settings)
@@ -197,15 +186,15 @@ def load_agent(options: AgentOptions, folder: str, settings: "AgentSettings | No
 
 
 def folders_beside(options: AgentOptions) -> dict[str, str]:
-    """The folder of each agent of --beside, by the name of its row."""
-    pairs = [text.split("=", 1) if "=" in text else (_row_name(text), text) for text in options.beside]
-    return {name: folder for name, folder in pairs}
-
-
-def _row_name(folder: str) -> str:
-    """That of the folder, or of the run that an `agent` lies in."""
-    path = Path(folder).absolute()
-    return path.parent.name if path.name == "agent" else path.name
+    """The folder of each agent of --beside, by the name of its row: by default its own, or that of the run around `agent`."""
+    found = {}
+    for text in options.beside:
+        path = Path(text).absolute()
+        name, folder = (path.parent if path.name == "agent" else path).name, text
+        if "=" in text:
+            name, folder = text.split("=", 1)
+        found[name] = folder
+    return found
 
 
 def check_beside(options: AgentOptions) -> None:
@@ -215,11 +204,6 @@ def check_beside(options: AgentOptions) -> None:
         raise UserError(f"--beside: two of {', '.join(options.beside)} have the same name; give each its own, NAME=DIR")
     if wrong := [name for name in folders if name in OWN or not name]:
         raise UserError(f"--beside: '{wrong[0]}' is the name of another row; give another one, NAME=DIR")
-
-
-def load_beside(options: AgentOptions, agent: "ChatAgent") -> "dict[str, ChatAgent]":
-    """The agents of --beside by name, with room for responses as long as the first agent's."""
-    return {name: load_baseline(options, agent, folder, "--beside") for name, folder in folders_beside(options).items()}
 
 
 class OwnMetric(BaseReward):

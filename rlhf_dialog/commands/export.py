@@ -44,11 +44,7 @@ tokenizer must be local folders, and no pickles are read and no code is run. --t
 
 
 def run(options: ExportOptions) -> None:
-    """Write the agent, and say how to talk to it.
-
-    Raises UserError when there is no such checkpoint, when it is damaged, when the starting model is missing or, with LoRA,
-    differs, and when `output` is not empty.
-    """
+    """Write the agent, and say how to talk to it."""
     if options.register:
         register(options.register)
     chosen = _choose(options.run, options.checkpoint)
@@ -110,8 +106,8 @@ def _load_policy(config: Config, source: Path, state: dict[str, Any]) -> "tuple[
         warn_of_remote_code(paths)
     lm = load_policy_lm(config, Form(config.packing))
     with as_user_error(source):
-        expected = state.get("identity", {}).get("model_path")  # earlier versions did not record it
-    if config.use_lora and expected not in (None, model_fingerprint(lm)):
+        expected = state["identity"]["model_path"]
+    if config.use_lora and expected != model_fingerprint(lm):
         raise UserError(
             f"{source}: its adapter belongs to another model than '{config.model_path}' now holds; set --model_path to the "
             "folder of the model that the run started from"

@@ -14,12 +14,13 @@ What is heavy (torch, transformers, datasets, trl) is imported by `run`, after i
 import argparse
 import inspect
 import logging
+import os
 import re
 import runpy
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -110,16 +111,12 @@ class YamlOptions(Options, Generic[S]):
     @cached_property
     def settings(self) -> S:
         """The checked settings. Raises UserError with every mistake."""
-        path = self.file()
+        if self.config is None and self.example:
+            raise UserError(f"--config is missing; for example: {command_line.program()} --config {self.example}")
+        path = find_config(self.config) if self.config else None
         if path:
             logger.info("config: %s", path)
         return self.load(path)
-
-    def file(self) -> Path | None:
-        """The file of --config. Raises UserError when it is not there."""
-        if self.config is None and self.example:
-            raise UserError(f"--config is missing; for example: {command_line.program()} --config {self.example}")
-        return find_config(self.config) if self.config else None
 
     def load(self, path: Path | None) -> S:
         """The settings of the file and the keys. Raises UserError with every mistake."""
@@ -135,9 +132,7 @@ class RunOptions(YamlOptions[S]):
         "false",
         metavar="[auto]",
     )
-    overwrite: bool = option(
-        "replace the run in the run folder; on a terminal you must confirm by typing the folder's name"
-    )
+    overwrite: bool = option("replace the run in the run folder")
 
     def resumes(self) -> bool | Literal["auto"]:
         """Whether the run goes on. Raises UserError for another word, and for --overwrite beside it."""
@@ -179,13 +174,6 @@ def parse_options(
     kind: type[AnyOptions], words: list[str], name: str | None = None, about: str | None = None
 ) -> AnyOptions:
     """The options that the words give. Ends the program with code 2 and a usage line for words that make none."""
-    arguments: dict[str, Any] = vars(make_parser(kind, name, about).parse_args(words))
-    lists = {key: tuple(value) for key, value in arguments.items() if isinstance(value, list)}
-    return kind(**arguments | lists)
-
-
-def make_parser(kind: type[Options], name: str | None, about: str | None) -> "Parser":
-    """What reads the options of this class, and shows its help."""
     text = kind.description or about
     parser = Parser(prog=name, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     types_of, rivals = get_type_hints(kind), dict[str, Any]()
@@ -196,13 +184,15 @@ def make_parser(kind: type[Options], name: str | None, about: str | None) -> "Pa
             place = rivals[metadata["rivals"]] = parser.add_mutually_exclusive_group()
         word = option_field.name if metadata["form"] == "positional" else f"--{option_field.name}"
         place.add_argument(word, **_argparse_arguments(option_field, types_of[option_field.name]))
-    return parser
+    arguments: dict[str, Any] = vars(parser.parse_args(words))
+    lists = {key: tuple(value) for key, value in arguments.items() if isinstance(value, list)}
+    return kind(**arguments | lists)
 
 
-def option_fields(kind: type[Options]) -> Iterator[Field[Any]]:
+def option_fields(kind: type[Options]) -> list[Field[Any]]:
     """The fields that are options; those that many commands have are the last."""
     options = [one for one in fields(kind) if "meaning" in one.metadata]
-    return iter(sorted(options, key=lambda one: one.name in LAST and LAST.index(one.name) + 1))
+    return sorted(options, key=lambda one: one.name in LAST and LAST.index(one.name) + 1)
 
 
 def _argparse_arguments(option_field: Field[Any], annotation: Any) -> dict[str, Any]:
@@ -211,7 +201,12 @@ def _argparse_arguments(option_field: Field[Any], annotation: Any) -> dict[str, 
     arguments: dict[str, Any] = {"help": metadata["meaning"].replace("%", "%%")}
     if annotation is bool:
         return arguments | {"action": "store_true"}
-    arguments |= {"metavar": metadata["metavar"], "choices": metadata["choices"], "type": _reader(annotation)}
+    inner = annotation
+    if get_origin(annotation) in (Union, types.UnionType, tuple):
+        inner = next(one for one in get_args(annotation) if one not in (type(None), Ellipsis))
+    # no shell expands the ~ of `--output=~/x`
+    read = (lambda word: Path(os.path.expanduser(word))) if inner is Path else inner
+    arguments |= {"metavar": metadata["metavar"], "choices": metadata["choices"], "type": read}
     if get_origin(annotation) is tuple:
         arguments |= {"action": "append"} if metadata["form"] == "repeated" else {"nargs": "+"}
     if metadata["form"] == "positional":
@@ -221,30 +216,19 @@ def _argparse_arguments(option_field: Field[Any], annotation: Any) -> dict[str, 
     return arguments | {"required": required, "default": [] if metadata["form"] == "repeated" else default}
 
 
-def _reader(annotation: Any) -> Callable[[str], Any]:
-    """What makes a value of a word: `home_path` for a path, and the type itself for numbers and texts."""
-    if get_origin(annotation) in (Union, types.UnionType, tuple):
-        annotation = next(one for one in get_args(annotation) if one not in (type(None), Ellipsis))
-    return cast(Callable[[str], Any], command_line.home_path if annotation is Path else annotation)
-
-
 class Parser(argparse.ArgumentParser):
     """Reads `--max-prompts` as `--max_prompts`, which is how options are spelled here."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's own."""
-        words = sys.argv[1:] if args is None else args
         spelled = [
-            re.sub(r"^--[a-z][\w-]*(?==|\Z)", lambda name: f"--{name[0][2:].replace('-', '_')}", word) for word in words
+            re.sub(r"^--[a-z][\w-]*(?==|\Z)", lambda name: f"--{name[0][2:].replace('-', '_')}", word) for word in args
         ]
         return super().parse_known_args(spelled, namespace)
 
 
 def parse_yaml_options(kind: type[AnyOptions], words: list[str], folders: list[Path]) -> AnyOptions | None:
-    """The options that the words give; None where they only asked for --help or --print_config, which is printed.
-
-    Raises UserError for words that make none.
-    """
+    """The options that the words give; None where they only asked for --help or --print_config, which is printed."""
     assert issubclass(kind, YamlOptions)
     types_of = get_type_hints(kind)
     names = [one.name for one in option_fields(kind) if one.name != "config"]
@@ -252,7 +236,12 @@ def parse_yaml_options(kind: type[AnyOptions], words: list[str], folders: list[P
     texts = [name for name in names if name not in flags]
     config, keys, set_flags = parse_arguments(words, flags | {"help"}, texts)
     if "help" in set_flags:
-        command_line.show_help(kind.schema, "\n".join(_usage_lines(kind)))
+        lines = [f"{(kind.description or '').strip()}\n\nusage: {kind.usage.format(program=command_line.program())}"]
+        rows = [(one.name, one.metadata["metavar"], one.metadata["meaning"]) for one in option_fields(kind)]
+        for name, metavar, meaning in [*rows, ("help", None, "show this help and exit")]:
+            head = f"  --{name} {metavar or ''}".ljust(17)
+            lines.append(textwrap.fill(f"{head} {meaning}", 130, subsequent_indent=" " * 18))
+        command_line.show_help(kind.schema, "\n".join(lines))
         return None
     values: dict[str, Any] = {name: keys.pop(name) for name in texts if name in keys} | dict.fromkeys(set_flags, True)
     options = kind(**values | {"config": config, "keys": keys, "folders": folders})
@@ -260,14 +249,6 @@ def parse_yaml_options(kind: type[AnyOptions], words: list[str], folders: list[P
         sys.stdout.write(dump_yaml(options.settings))
         return None
     return options
-
-
-def _usage_lines(kind: type[YamlOptions[Any]]) -> Iterator[str]:
-    yield f"{(kind.description or '').strip()}\n\nusage: {kind.usage.format(program=command_line.program())}"
-    rows = [(one.name, one.metadata["metavar"], one.metadata["meaning"]) for one in option_fields(kind)]
-    for name, metavar, meaning in [*rows, ("help", None, "show this help and exit")]:
-        head = f"  --{name} {metavar or ''}".ljust(17)
-        yield textwrap.fill(f"{head} {meaning}", 130, subsequent_indent=" " * 18)
 
 
 REGISTER = "Python file that registers classes of your own (rewards, policies ...), run first; for example train_ppo.py"

@@ -1,7 +1,7 @@
 """The command `rlhf-dialog train`, also run by train_ppo.py: starts a run from the command line's configuration and flags."""
 
 import logging
-import os
+from functools import partial
 from pathlib import Path
 
 from rlhf_dialog.commands.options import REGISTER, RunOptions, check_run_keys, option, register, run_command
@@ -9,7 +9,7 @@ from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.data.sources import check_path
-from rlhf_dialog.distributed.rank_errors import with_one_voice
+from rlhf_dialog.distributed.rank_errors import rank, with_one_voice
 from rlhf_dialog.distributed.runtime import keep_freed_memory
 from rlhf_dialog.errors import UserError
 
@@ -31,7 +31,6 @@ class TrainOptions(RunOptions[Config]):
         metavar="RUN_FOLDER",
     )
     register: str | None = option(f"{REGISTER}; give it again to resume", None, metavar="FILE")
-    verbose: bool = option("say before the first iteration how responses become optimizer steps")
     show_prompts: str | None = option(
         "print the first N training prompts as the model reads them, with special tokens, what was cut off, and their "
         "references, and exit; loads no model and writes nothing",
@@ -45,8 +44,10 @@ class TrainOptions(RunOptions[Config]):
         """The configuration; what the schema does not know is found before torch is loaded. Raises UserError."""
         assert path is not None
         config = check_run_keys(path, self.keys, self.register)
-        if not self.print_config:
-            _check_places(config)
+        if not self.print_config and config.model_class is None:
+            check_folder(config.model_path, "model_path")
+        if not self.print_config and config.environment is None and config.env.args.data_path:
+            check_path(config.env.args.data_path)
         import rlhf_dialog.runs.agent  # noqa: F401  what is built in registers itself
 
         if self.register:
@@ -56,7 +57,7 @@ class TrainOptions(RunOptions[Config]):
 
 def main(argv: list[str] | None = None) -> int:
     """The command line of a training run; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return with_one_voice(lambda: run_command(TrainOptions, run, argv))
+    return with_one_voice(partial(run_command, TrainOptions, run, argv))
 
 
 def run(options: TrainOptions) -> None:
@@ -64,21 +65,19 @@ def run(options: TrainOptions) -> None:
     weights, resume = options.resume_weights_only, options.resumes()
     if weights in ("true", ""):
         raise UserError("--resume_weights_only: give the folder of the run to take the weights from")
-    num_shown = None if options.show_prompts is None else _number(options.show_prompts)
+    count = options.show_prompts
+    if count is not None and not (count.isdecimal() and 1 <= int(count) <= 10**6):
+        raise UserError(f"--show_prompts: found '{count}'; give the number of prompts to print, 1 to 1000000")
     config = options.settings
-    if num_shown is not None:
+    if count is not None:
         from rlhf_dialog.runs.prompt_preview import shown_prompts
 
-        if os.environ.get("RANK", "0") == "0":  # of several processes the first alone
-            print(*shown_prompts(config, num_shown), sep="\n")
+        if rank() == 0:
+            print(*shown_prompts(config, int(count)), sep="\n")
         return
-    from rlhf_dialog.distributed import process_group
-    from rlhf_dialog.runs import folder as run_folder
     from rlhf_dialog.runs.agent import PPOAgent
     from rlhf_dialog.runs.smoke import smoke
 
-    if options.verbose:
-        logging.getLogger("rlhf_dialog").setLevel(logging.DEBUG)
     keep_freed_memory()
     agent = PPOAgent(config, options.overwrite, resume, weights_from=weights)
     options.folders.append(agent.run_folder)
@@ -86,21 +85,4 @@ def run(options: TrainOptions) -> None:
         smoke(agent)
         logger.info("smoke test passed with 2 prompts")
         return
-    if agent.start.overwrite and not agent.start.resume:
-        process_group.start(config).on_main(lambda: run_folder.confirm_overwrite(agent.run_folder))
     agent.train()
-
-
-def _number(text: str) -> int:
-    """The N of --show_prompts. Raises UserError for anything but a whole number from 1 on."""
-    if not (text.isdecimal() and 1 <= int(text) <= 10**6):
-        raise UserError(f"--show_prompts: found '{text}'; give the number of prompts to print, 1 to 1000000")
-    return int(text)
-
-
-def _check_places(config: Config) -> None:
-    """Raises UserError for a folder or data that is not there."""
-    if config.model_class is None:
-        check_folder(config.model_path, "model_path")
-    if config.environment is None and config.env.args.data_path:
-        check_path(config.env.args.data_path)

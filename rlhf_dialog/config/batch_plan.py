@@ -11,18 +11,13 @@ MOST_RESPONSES = 10**6  # an iteration, as of rollout_batch_size
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How the numbers of the configuration become responses, minibatches and optimizer steps of one iteration.
-
-    All counts are those of all processes together. `text` shows the arithmetic. `fits`: the numbers divide without a
-    rest, so that every minibatch has the size that was asked for.
-    """
+    """How the numbers of the configuration become one iteration. All counts are those of all processes together."""
 
     num_prompts: int
     num_responses: int
     num_minibatches: int
     num_optimizer_steps: int
-    text: str
-    fits: bool
+    notice: str  # how the minibatches differ from what was asked for; empty if they do not
 
     @property
     def line(self) -> str:
@@ -33,7 +28,7 @@ class BatchPlan:
 
 
 def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
-    """The arithmetic of DECISIONS: minibatches count responses, at most one minibatch per response.
+    """Minibatches count responses, at most one minibatch per response.
 
     Raises UserError with a number that fits when there are fewer prompts than processes, and when the default
     of rollout_batch_size is above MOST_RESPONSES.
@@ -47,37 +42,22 @@ def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
             "rollout_batch_size"
         )
     prompts = math.ceil(num_asked / n)
-    responses = prompts * n
-    minibatches = min(config.num_mini_batch, responses)
-    sizes = _shares(responses, minibatches)
-    source = (
-        f"rollout_batch_size {config.rollout_batch_size}"
-        if config.rollout_batch_size
-        else f"episode_length {config.episode_length} x env_num {config.env_num} tokens / max_new_tokens {config.max_new_tokens}"
-    )
-    steps = minibatches * config.ppo_epoch
-    lines = [
-        f"iteration: {responses} responses ({source}{f', {n} for each of {prompts} prompts' if n > 1 else ''})",
-        f"{_count(config.num_mini_batch, 'minibatch')} asked, {_count(responses, 'response')}: {sizes}",
-        f"{_count(config.ppo_epoch, 'epoch')} x {_count(minibatches, 'minibatch')} = {_count(steps, 'optimizer step')} an "
-        "iteration",
-    ]
     if prompts < world_size:
         raise UserError(
             f"{prompts} prompts an iteration are too few for {world_size} processes; set rollout_batch_size: "
             f"{world_size * n}, or start at most {prompts} processes"
         )
-    fits = responses == num_asked and responses % config.num_mini_batch == 0
-    return BatchPlan(prompts, responses, minibatches, steps, "\n".join(lines), fits)
+    responses = prompts * n
+    minibatches = min(config.num_mini_batch, responses)
+    notice = ""
+    if responses != num_asked or responses % config.num_mini_batch:
+        small, extra = divmod(responses, minibatches)
+        sizes = f"{extra} of {small + 1} and {minibatches - extra} of {small}" if extra else f"{minibatches} of {small}"
+        notice = f"{_count(config.num_mini_batch, 'minibatch')} asked, {_count(responses, 'response')}: {sizes}"
+    return BatchPlan(prompts, responses, minibatches, minibatches * config.ppo_epoch, notice)
 
 
 def _count(number: int, name: str) -> str:
     """`1 epoch`, `2 minibatches`."""
     ending = "" if number == 1 else "es" if name.endswith("batch") else "s"
     return f"{number} {name}{ending}"
-
-
-def _shares(total: int, parts: int) -> str:
-    """`2 of 4 and 1 of 3`: how 11 are divided into 3 parts."""
-    small, extra = divmod(total, parts)
-    return f"{parts} of {small}" if not extra else f"{extra} of {small + 1} and {parts - extra} of {small}"

@@ -49,50 +49,43 @@ def check_together(config: Any) -> None:
     n, estimator = config.num_responses_per_prompt, config.advantage_estimator
     if config.estimator.needs_groups and n < 2:
         raise ValueError(
-            f"num_responses_per_prompt: {estimator} compares the responses of one prompt "
-            f"and needs at least 2, found {n}; set it too, for example to {config.estimator.num_responses_per_prompt} "
-            "(a saved config.yaml contains the number for the estimator of its own run)"
+            f"num_responses_per_prompt: {estimator} compares the responses of one prompt and needs at least 2, found {n}; set "
+            f"it too, for example to {config.estimator.num_responses_per_prompt} (a saved config.yaml holds that of its run)"
         )
     if config.rollout_batch_size and config.rollout_batch_size % n:
         raise ValueError(
             f"rollout_batch_size: {config.rollout_batch_size} responses cannot be divided into {n} per prompt "
             f"(num_responses_per_prompt); use a multiple of {n}"
         )
-    _check_end(config)
-    _check_reference(config)
+    ends = {"max_iterations": None, "total_time_steps": type(config).model_fields["total_time_steps"].default}
+    others = [f"{key}: {getattr(config, key)}" for key, usual in ends.items() if getattr(config, key) != usual]
+    if config.total_episodes is not None and others:
+        what = f"{config.total_episodes} beside {others[0]}"
+        raise ValueError(f"total_episodes: {what}: a run has one end; remove one of them")
+    if not config.reference and config.kl_coef:
+        raise ValueError(f"reference: false needs kl_coef: 0, found {config.kl_coef:g}; set one of them")
+    wanted = {"ref_model": None, "ref_ds_config": None, "kl_in": "reward"}
+    given = [f"{key}: {getattr(config, key)}" for key, usual in wanted.items() if getattr(config, key) != usual]
+    if not config.reference and given:
+        raise ValueError(f"reference: false, but {given[0]} needs a reference; leave one of them out")
     _check_networks(config)
-    _check_guard(config)
+    if config.guard and not config.eval_interval:
+        raise ValueError("guard: watches at each validation; set eval_interval too, for example to 5")
+    if config.guard and config.environment:
+        raise ValueError("guard: needs the prompts of a data set, found an environment; leave one of them out")
     if config.whiten_rewards and config.estimator.needs_groups:
         raise ValueError(
-            f"whiten_rewards: {estimator} compares the sums of the rewards of whole responses; leave it out, or "
-            "use another advantage_estimator"
+            f"whiten_rewards: {estimator} compares whole responses; leave it out, or use another estimator"
         )
     if config.credit == "turn" and not config.estimator.needs_critic:
-        raise ValueError(
-            f"credit: turn needs an advantage_estimator with a critic ({', '.join(names('needs_critic'))}), found "
-            f"{estimator!r}; change one of them"
-        )
+        raise ValueError(f"credit: turn needs a critic, which {estimator} has not; change one of them")
     if config.kl_in == "loss" and config.kl_estimator != "k1":
         raise ValueError(
-            f"kl_estimator: kl_in: loss computes the exact KL, without an estimator, found {config.kl_estimator!r}; leave one "
-            "of them out"
+            f"kl_estimator: kl_in: loss is exact, without an estimator, found {config.kl_estimator}; leave one out"
         )
     if config.kl_in == "loss" and (config.use_deepspeed or config.ref_ds_config):
         key = "use_deepspeed" if config.use_deepspeed else "ref_ds_config"
         raise ValueError(f"kl_in: loss needs the whole reference in the update, which {key} may move away; use reward")
-    has_separate_critic = config.estimator.needs_critic and not (config.use_share_model or config.use_lora)
-    if config.critic_path and not has_separate_critic:
-        raise ValueError(
-            "critic_path: only a separate critic has a start of its own: use_share_model: false, use_lora: false and an "
-            f"advantage_estimator with a critic ({', '.join(names('needs_critic'))}); change them, or leave critic_path out"
-        )
-    has_head = config.estimator.needs_critic and config.use_share_model and not config.use_deepspeed
-    if config.critic_warmup and not (has_separate_critic or has_head):
-        raise ValueError(
-            "critic_warmup: only the head of a shared model (use_share_model: true, without use_deepspeed) or a "
-            "separate critic (without use_lora) can learn alone, with an advantage_estimator that has a critic "
-            f"({', '.join(names('needs_critic'))}); change them, or leave critic_warmup out"
-        )
     if config.use_deepspeed and (config.use_lora or config.uses_fp16):
         key = "use_lora" if config.use_lora else "precision" if config.use_amp is None else "amp_dtype"
         raise ValueError(f"{key}: is not supported with use_deepspeed; use DDP or, for LoRA, FSDP2 (use_fsdp: true)")
@@ -125,40 +118,20 @@ def repository_name(value: str | None) -> str | None:
 RepositoryName = Annotated[str | None, AfterValidator(repository_name)]
 
 
-def _check_guard(config: Any) -> None:
-    """Raises ValueError for a guard that could not watch."""
-    if config.guard is None:
-        return
-    if not config.eval_interval:
-        raise ValueError("guard: watches at each validation; set eval_interval too, for example to 5")
-    if config.environment:
-        raise ValueError("guard: needs the prompts of a data set, found an environment; leave one of them out")
-
-
-def _check_reference(config: Any) -> None:
-    """Raises ValueError when a key needs the reference that `reference: false` leaves out."""
-    if config.reference:
-        return
-    if config.kl_coef:
-        raise ValueError(f"reference: false needs kl_coef: 0, found {config.kl_coef:g}; set one of them")
-    wanted = {"ref_model": None, "ref_ds_config": None, "kl_in": "reward"}
-    if given := [f"{key}: {getattr(config, key)}" for key, value in wanted.items() if getattr(config, key) != value]:
-        raise ValueError(f"reference: false, but {given[0]} needs a reference; leave one of them out")
-
-
-def _check_end(config: Any) -> None:
-    """Raises ValueError when `total_episodes` is given beside another end; `total_time_steps` has a default."""
-    if config.total_episodes is None:
-        return
-    default = type(config).model_fields["total_time_steps"].default
-    others = {"max_iterations": None, "total_time_steps": default}
-    if given := [f"{key}: {getattr(config, key)}" for key, value in others.items() if getattr(config, key) != value]:
-        what = f"{config.total_episodes} beside {given[0]}"
-        raise ValueError(f"total_episodes: {what}: a run has one end; remove one of them")
-
-
 def _check_networks(config: Any) -> None:
-    """Raises ValueError when a network of the user's meets a key that only models of transformers have."""
+    """Raises ValueError for a critic that there is not, and for a network of the user's beside keys of transformers' models."""
+    has_separate_critic = config.estimator.needs_critic and not (config.use_share_model or config.use_lora)
+    if config.critic_path and not has_separate_critic:
+        raise ValueError(
+            "critic_path: only a separate critic has a start of its own (use_share_model: false, use_lora: false, and an "
+            f"advantage_estimator with a critic: {', '.join(names('needs_critic'))}); change them, or leave critic_path out"
+        )
+    has_head = config.estimator.needs_critic and config.use_share_model and not config.use_deepspeed
+    if config.critic_warmup and not (has_separate_critic or has_head):
+        raise ValueError(
+            "critic_warmup: only a separate critic (without use_lora) or the head of a shared model (use_share_model: true, "
+            "without use_deepspeed) can learn alone; change them, or leave critic_warmup out"
+        )
     keys = [key for key in ("model_class", "critic_class") if getattr(config, key) is not None]
     for other in ("use_lora", "use_deepspeed", "use_fsdp", "activation_checkpointing"):
         if keys and getattr(config, other):

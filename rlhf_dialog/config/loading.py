@@ -25,7 +25,6 @@ S = TypeVar("S", bound=Settings)
 YAML_FAULTS = yaml.YAMLError, ValueError  # the latter of a date such as 2026-99-99
 ENDS = ("max_iterations", "total_episodes", "total_time_steps")  # the keys that end a run, of which one is enough
 KL_KEYS = ("ref_model", "kl_coef", "kl_target", "kl_rate", "kl_clip")
-DELETED_ACTIONS = {"go_back": "stop", "raise_kl": "warn"}  # of the guard, in runs of earlier checkouts
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -41,21 +40,20 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def find_config(name: str, script_dir: Path | None = None) -> Path:
+def find_config(name: str) -> Path:
     """The file for `--config name`: as given, in ./configs, next to the script, or shipped. Raises UserError if there is none."""
-    beside = script_dir or Path(sys.argv[0]).resolve().parent
+    beside = Path(sys.argv[0]).resolve().parent
     folders = (Path(), Path("configs"), beside, beside / "configs", shipped_folder("configs"))
     for path in (folder / name for folder in folders):
         if path.is_file():
             return path
     if is_special(Path(name)):
-        what = "is not a regular file but a device or a pipe; write the settings to a file"
-        raise UserError(f"config file '{name}' {what}")
-    own, ours = _yaml_names(Path("configs"), beside / "configs"), _yaml_names(shipped_folder("configs"))
-    own = [other for other in own if other not in ours]
-    listed = f" configs/ contains: {', '.join(own)};" if own else ""
-    listed = f"{nearest(name, [*own, *ours]) or ';'}{listed} the program ships {', '.join(ours)}"
-    raise UserError(f"config file '{name}' not found{listed}")
+        raise UserError(f"config file '{name}' is not a regular file; write the settings to a file")
+    ours = sorted(path.name for path in shipped_folder("configs").glob("*.yaml"))
+    own = sorted({path.name for folder in (folders[1], folders[3]) for path in folder.glob("*.yaml")} - {*ours})
+    here = f" configs/ contains: {', '.join(own)};" if own else ""
+    advice = f"{nearest(name, [*own, *ours]) or ';'}{here} the program ships {', '.join(ours)}"
+    raise UserError(f"config file '{name}' not found{advice}")
 
 
 def shipped_folder(folder: str) -> Path:
@@ -63,10 +61,6 @@ def shipped_folder(folder: str) -> Path:
     package = Path(rlhf_dialog.__file__).parent
     inside = package / folder
     return inside if inside.is_dir() else package.parent / folder
-
-
-def _yaml_names(*folders: Path) -> list[str]:
-    return sorted({path.name for folder in folders for path in folder.glob("*.yaml")})
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -90,7 +84,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def override(raw: dict[str, Any], key: str, value: Any) -> None:
-    """Set the dotted `key` in the nested mapping; numbers in the key index lists (`reward_class.args.parts.0.weight`)."""
+    """Set the dotted `key` in the nested mapping; numbers in the key index lists (`reward_class.args.parts.0.weight`).
+
+    Another `id` than the file's drops the `args` that the file has for its own class.
+    """
     *parents, leaf = key.split(".")
     node: Any = raw
     for name in parents:
@@ -105,41 +102,15 @@ def override(raw: dict[str, Any], key: str, value: Any) -> None:
     if isinstance(node, list):
         node[_index(node, leaf, key)] = value
     else:
+        if leaf == "id" and parents and node.get("id") not in (None, value):
+            node.pop("args", None)
         node[leaf] = value
 
 
 def override_all(raw: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """Set all dotted keys; another `id` than the file's drops the `args` that the file has for its own class.
-
-    >>> override_all(raw := {"environment": {"id": "restaurant", "args": {"user": "fixed"}}}, {"environment.id": "mine"})
-    >>> raw
-    {'environment': {'id': 'mine'}}
-    """
-    for key, value in overrides.items():
-        parent, _, leaf = key.rpartition(".")
-        node = _node(raw, parent) if leaf == "id" else None
-        if isinstance(node, dict) and node.get("id") not in (None, value):
-            node.pop("args", None)
-    for key, value in overrides.items():
-        override(raw, key, value)
-
-
-def _override_run(raw: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """`override_all` for a run: an end of the run that is overridden replaces whatever ends it in the file."""
-    if any(key in overrides for key in ENDS):
-        for key in ENDS:
-            raw.pop(key, None)
-    override_all(raw, overrides)
-
-
-def _node(raw: Any, key: str) -> Any:
-    """What the nested mapping holds at the dotted key; None where there is nothing."""
-    for name in key.split("."):
-        if isinstance(raw, list) and name.isdecimal() and int(name) < len(raw):
-            raw = raw[int(name)]
-        else:
-            raw = raw.get(name) if isinstance(raw, dict) else None
-    return raw
+    """Set all dotted keys, ids first, since they may drop arguments."""
+    for key in sorted(overrides, key=lambda key: not key.endswith(".id")):
+        override(raw, key, overrides[key])
 
 
 def _index(node: list[Any], name: str, key: str) -> int:
@@ -160,7 +131,8 @@ def load_settings(
     """
     raw = read_yaml(path) if path else {}
     override_all(raw, overrides or {})
-    _log(_drop_keys(raw, no_effect))
+    for line in _drop_keys(raw, no_effect):
+        logger.info("%s", line)
     return _validate(schema, raw, str(path or "arguments"), [])
 
 
@@ -174,28 +146,23 @@ def replace_keys(settings: S, values: dict[str, Any]) -> S:
 def check_keys(schema: type[S], path: Path, overrides: dict[str, Any]) -> S:
     """The settings as far as the schema knows them: registered classes are not asked, so that none has to be loaded."""
     raw = read_yaml(path)
-    _override_run(raw, overrides)
-    _replace_deleted(raw)
+    _prepare_run(raw, overrides)
     return _validate(schema, raw, str(path), [], classes=False)
 
 
 def load_config(source: str | Path | Mapping[str, Any], overrides: dict[str, Any] | None = None) -> Config:
-    """The configuration of a PPO run, from a YAML or from a mapping of keys, of which dotted ones may be nested ones.
-
-    Raises one UserError that lists every mistake with its dotted key.
-    """
-    path = None if isinstance(source, Mapping) else Path(source)
-    raw: dict[str, Any] = {}
+    """The configuration of a PPO run, from a YAML or from a mapping of keys, of which dotted ones may be nested ones."""
     if isinstance(source, Mapping):
         if wrong := [key for key in source if not isinstance(key, str)]:
             raise UserError(f"the configuration: {wrong[0]!r} is no key; write keys as text, such as 'lr'")
+        path, raw = None, dict[str, Any]()
         override_all(raw, copy.deepcopy(dict(source)))
     else:
-        raw = read_yaml(Path(source))
-    _override_run(raw, overrides or {})
-    _log(_replace_deleted(raw))
-    problems = _lift_kl(raw)
-    config = _validate(Config, raw, str(path or "the configuration"), problems)
+        path = Path(source)
+        raw = read_yaml(path)
+    for line in _prepare_run(raw, overrides or {}):
+        logger.info("%s", line)
+    config = _validate(Config, raw, str(path or "the configuration"), _lift_kl(raw))
     if path:
         config._folder = path.parent
     if path and config.experiment_name is None:
@@ -207,9 +174,20 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: dict[str, Any
     return config
 
 
-def _log(lines: list[str]) -> None:
-    for line in lines:
-        logger.info("%s", line)
+def _prepare_run(raw: dict[str, Any], overrides: dict[str, Any]) -> list[str]:
+    """Override keys, and remove those that have no effect, with a line for each.
+
+    An end of the run that is overridden replaces whatever ends it in the file.
+    """
+    if any(key in overrides for key in ENDS):
+        for key in ENDS:
+            raw.pop(key, None)
+    override_all(raw, overrides)
+    lines, guard = _drop_keys(raw, NO_EFFECT), raw.get("guard")
+    if isinstance(guard, dict) and guard.get("judge") is None:
+        del raw["guard"]
+        lines.append("guard: has no effect without a judge; set guard.judge")
+    return lines
 
 
 def _drop_keys(raw: dict[str, Any], no_effect: Mapping[str, str]) -> list[str]:
@@ -218,24 +196,6 @@ def _drop_keys(raw: dict[str, Any], no_effect: Mapping[str, str]) -> list[str]:
     for key in keys:
         del raw[key]
     return [f"{key}: has no effect here; {no_effect[key]}" for key in keys]
-
-
-def _replace_deleted(raw: dict[str, Any]) -> list[str]:
-    """Remove the keys that have no effect, and replace values that are no longer there; returns a line for each."""
-    lines = _drop_keys(raw, NO_EFFECT)
-    guard = raw.get("guard")
-    if not isinstance(guard, dict):
-        return lines
-    action = str(guard.get("action"))
-    if action in DELETED_ACTIONS:
-        raw["guard"] = guard | {"action": DELETED_ACTIONS[action]}
-        lines.append(
-            f"guard.action: {action} is read as {DELETED_ACTIONS[action]}, since a run no longer does that by itself"
-        )
-    if guard.get("judge", "") is None:
-        raw["guard"] = None
-        lines.append("guard: has no effect without a judge; set guard.judge")
-    return lines
 
 
 def reward_nodes(reward_class: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -258,25 +218,22 @@ def reward_nodes(reward_class: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _lift_kl(raw: dict[str, Any]) -> list[str]:
-    """Move a reward's KL arguments, at any depth, to the top-level keys of the same names; returns conflicts as problems."""
-    if not any(_kl_arguments(node) for _, node in reward_nodes(raw.get("reward_class"))):
-        return []
+    """Move a reward's KL arguments, at any depth, to the top-level keys of the same names; returns conflicts as problems.
+
+    They are those of classes that set `lifts_kl`, or that are not registered yet.
+    """
     problems, places = [], {key: f"{key}: found {value!r}" for key, value in raw.items()}
-    raw["reward_class"] = copy.deepcopy(raw["reward_class"])  # an alias elsewhere keeps them
-    for place, node in reward_nodes(raw["reward_class"]):
-        for key in _kl_arguments(node):
+    if "reward_class" in raw:
+        raw["reward_class"] = copy.deepcopy(raw["reward_class"])  # an alias elsewhere keeps them
+    for place, node in reward_nodes(raw.get("reward_class")):
+        cls = RewardFactory.classes.get(node["id"])
+        lifts = cls is None or getattr(cls, "lifts_kl", False)
+        for key in [key for key in KL_KEYS if lifts and key in node["args"]]:
             value, where = node["args"].pop(key), f"{place}.args.{key}"
             if str(raw.setdefault(key, value)) != str(value):
                 problems.append(f"{places[key]}, but {value!r} in {where}; remove one of them")
             places.setdefault(key, f"{where}: found {value!r}")
     return problems
-
-
-def _kl_arguments(node: dict[str, Any]) -> list[str]:
-    """The KL keys among the arguments of a reward, if its class sets `lifts_kl` or is not registered yet."""
-    cls = RewardFactory.classes.get(node["id"])
-    lifts = cls is None or getattr(cls, "lifts_kl", False)
-    return [key for key in KL_KEYS if lifts and key in node["args"]]
 
 
 def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[str], classes: bool = True) -> S:

@@ -1,7 +1,6 @@
 """What is wrong with settings, in sentences: of pydantic's errors, the key, what was found and what is wanted."""
 
 import re
-import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,22 +23,6 @@ def sentences(schema: type[BaseModel], error: ValidationError) -> list[str]:
     return [_sentence(schema, item) for item in error.errors()]
 
 
-class _Excerpt(reprlib.Repr):
-    """`repr` of a YAML value, of bounded length."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel, self.maxlist, self.maxdict = 3, 8, 8
-        self.maxstring = self.maxother = self.maxlong = 150
-
-    def repr(self, x: Any) -> str:
-        text = super().repr(x)
-        return text if len(text) <= 200 else f"{text[:200]} ..."
-
-
-_excerpt = _Excerpt()
-
-
 def _sentence(schema: type[BaseModel], item: Any) -> str:
     """One pydantic error as `key: found X, wanted Y`."""
     key = ".".join(str(part) for part in item["loc"] if part != "[key]")
@@ -51,7 +34,8 @@ def _sentence(schema: type[BaseModel], item: Any) -> str:
         meaning = next((field.description for name, field in walk(schema) if name == key), None) or "required"
         return f"{key}: missing; set it ({meaning})"
     message = re.sub("^(Value error, |Input should be |Assertion failed, )", "", item["msg"])
-    return f"{key}: found {_excerpt.repr(item['input'])}, wanted {message}" if key else message
+    found = repr(item["input"])
+    return f"{key}: found {found if len(found) <= 200 else f'{found[:200]} ...'}, wanted {message}" if key else message
 
 
 def _suggestion(schema: type[BaseModel], key: str) -> str:

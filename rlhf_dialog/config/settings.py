@@ -12,7 +12,6 @@ from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config.checks import check_precision
 
-MOST = 10**12  # of any whole number
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
@@ -52,13 +51,6 @@ class Settings(BaseModel):
             raise ValueError("a number")
         if isinstance(value, str) and annotation in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
             return float(value)  # PyYAML reads 1e5 as text
-        return value
-
-    @field_validator("*")
-    @classmethod
-    def _no_impossible_number(cls, value: Any) -> Any:
-        if type(value) is int and abs(value) > MOST:
-            raise ValueError(f"a whole number of at most {MOST:.0e}")
         return value
 
 

@@ -37,19 +37,6 @@ def replies_text(prompts: list[Dialogue], systems: "dict[str, Replies]") -> str:
     return "".join(lines)
 
 
-def choose_samples(prompts: list[Dialogue], replies: "dict[str, Replies]") -> list[dict[str, str]]:
-    """Three evenly spaced prompts, with the reply of each system."""
-    chosen = dict.fromkeys(len(prompts) * k // 4 for k in (1, 2, 3))
-    return [
-        {
-            "last_turn": prompts[i].prompt_turns[-1],
-            "reference": prompts[i].reference or "",
-            **{name: found.dialogues[i].response for name, found in replies.items()},
-        }
-        for i in chosen
-    ]
-
-
 def verdict_line(result: dict[str, Any]) -> str | None:
     """`better: +0.54 [+0.46, +0.61] of score; nearest baseline: before, best of 8 (1.02)`; None without two scores to compare.
 

@@ -25,12 +25,11 @@ from rlhf_dialog.models.chat_agent import settle_separator
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.saved_agent import save_agent
-from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint, keep_beginning
-from rlhf_dialog.runs.data_source import Source, prompts_of, read_source, report_size
+from rlhf_dialog.runs.data_source import prompts_of, read_source, report_size
 from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.publish import check_push, push_agent
@@ -96,10 +95,7 @@ class PPOAgent:
         resume: bool | Literal["auto"] = False,
         **overrides: Any,
     ) -> "PPOAgent":
-        """Read a YAML, or a dict of its keys; overrides are keys, dotted ones as `**{"env.args.data_path": "./data"}`.
-
-        Raises UserError that lists every mistake of the configuration and the overrides.
-        """
+        """Read a YAML, or a dict of its keys; overrides are keys, dotted ones as `**{"env.args.data_path": "./data"}`."""
         if reward is not None:
             overrides["reward_class"] = _reward_class(reward)
         source = config if isinstance(config, Mapping) else find_config(str(config))
@@ -127,8 +123,11 @@ class PPOAgent:
             trainer = self.build(stack)
             with disk_errors_as_user_errors(self.run_folder):
                 metrics = self.loop(trainer)
-                self.save_agent()
-        self.report_end()
+                self.save(self.run_folder / "agent")
+        if not self.is_trial:
+            logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", quote(str(self.run_folder / "agent")))
+            if self.world.is_main:  # the others need not wait: nothing follows
+                push_agent(self.config, self.run_folder)
         return metrics
 
     def meet(self, writes: bool = True) -> None:
@@ -138,16 +137,15 @@ class PPOAgent:
         self.world.on_main(lambda: check_push(self.config))
         if writes:
             self.start.settle(self.run_folder, self.world)
-            self.world.on_main(self._check_folder)
+            self._check_folder()
 
     def _check_folder(self) -> None:
-        self.start.check(self.run_folder, first_checkpoint(self.config))
+        self.world.on_main(lambda: self.start.check(self.run_folder, first_checkpoint(self.config)))
 
     def build(self, locks: contextlib.ExitStack | None = None) -> PPOTrainer:
-        """The trainer with everything that a run needs, on the run's device; cheap checks first. Raises UserError as `train`.
+        """The trainer with everything that a run needs; cheap checks first. Raises UserError as `train`.
 
-        `train` passes `locks`, in which the run folder is locked before the models are loaded. wandb opens then too, since its
-        key may be wrong.
+        locks: in them the run folder is locked, and wandb opens, before the models are loaded
         """
         config = self.config
         self.world = world = process_group.start(config)
@@ -164,12 +162,12 @@ class PPOAgent:
         with world.fail_together():
             reward = self.reward or build_reward(config.reward_class.id, config.reward_class.args)
             vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
-            source, validation = self.read_source(reward)
+            source, validation = read_source(config, reward)
         if validation:
             world.on_main(validation.check)
         if locks:
             world.on_main(lambda: locks.enter_context(lock_folder(self.run_folder)))
-            world.on_main(self._check_folder)  # for what another run has left there since
+            self._check_folder()  # for what another run has left there since
             self.services = self.build_services(validation)
             end_with(locks, self.services)
         with world.fail_together():
@@ -189,15 +187,8 @@ class PPOAgent:
         report_size(self.trainer, source, validation, memory)
         return self.trainer
 
-    def read_source(self, reward: BaseReward) -> Source:
-        """What the run is trained on, and its validation."""
-        return read_source(self.config, reward)
-
     def build_services(self, validation: Validation | None) -> tuple[Service, ...]:
-        """What accompanies the run, in the order in which an iteration calls it; the services end in the opposite order.
-
-        All ranks call it, under the lock of the run folder, since wandb opens here.
-        """
+        """What accompanies the run, in the order in which an iteration calls it. All ranks call it, under the lock."""
         config = self.config
         trackers = TrackerService(config, self.run_folder, self.world, bool(self.start.resume))
         guard = None
@@ -233,13 +224,6 @@ class PPOAgent:
                 end_iteration(run, services, checkpointer.is_due(), checkpointer.save)
         return metrics
 
-    def save_agent(self) -> None:
-        """Write `agent/` of the run folder. Raises UserError when somebody has removed that folder."""
-        self.save(self.run_folder / "agent")
-        if not (self.run_folder / "config.yaml").exists():
-            fault = "was removed or moved before the run had ended; only its agent is there"
-            raise UserError(f"{self.run_folder}: {fault}")
-
     def save(self, folder: str | Path) -> None:
         """Write the trained agent, as `agent/` of the run folder holds it. Raises UserError before any training."""
         if self.trainer is None:
@@ -247,11 +231,3 @@ class PPOAgent:
         models = self.trainer.models
         with self.trainer.placement.whole_weights():
             self.world.on_main(lambda: save_agent(Path(folder), models.policy, models.tokenizer, self.config))
-
-    def report_end(self) -> None:
-        """Say where the agent is, and push it if the run asks for it."""
-        if self.is_trial:
-            return
-        logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", quote(str(self.run_folder / "agent")))
-        if self.world.is_main:  # the others need not wait: nothing follows
-            push_agent(self.config, self.run_folder)

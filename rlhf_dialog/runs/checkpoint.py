@@ -55,10 +55,7 @@ def save_checkpoint(
 
 
 def mark_best(folder: Path, iteration: int) -> None:
-    """Point `folder`/best at the checkpoint of `iteration`; a folder of that name stays, and `usable_best` warns of it.
-
-    Raises OSError when the pointer cannot be written.
-    """
+    """Point `folder`/best at the checkpoint of `iteration`; a folder of that name stays, and `usable_best` warns of it."""
     with suppress(IsADirectoryError):
         replace_text(folder / "best", f"iter_{iteration:06d}")
 
@@ -100,10 +97,7 @@ def repair_best(folder: Path, state: dict[str, Any]) -> Path | None:
 
 
 def finish_saving(folder: Path) -> None:
-    """After a kill, point `latest` at a complete checkpoint that it does not name yet, unless `latest` has changed since.
-
-    Raises OSError when `latest` cannot be written.
-    """
+    """After a kill, point `latest` at a complete checkpoint that it does not name yet, unless `latest` has changed since."""
     for checkpoint in checkpoints_of(folder):
         if (checkpoint / UNANNOUNCED).is_file():
             if _text_of(folder / "latest") == (checkpoint / UNANNOUNCED).read_bytes():

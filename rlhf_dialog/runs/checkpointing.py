@@ -35,10 +35,7 @@ SHARE = 20  # if so many times the seconds of the last one have passed since it 
 
 
 def keep_beginning(config: Config, world: World, checkpoints: Path) -> None:
-    """Let a run that is resumed keep what it began with (`identity.begun_keys`), before its models are loaded.
-
-    What is wrong with the checkpoint is reported when it is loaded.
-    """
+    """Let a run that is resumed keep what it began with (`identity.begun_keys`), before its models are loaded."""
 
     def kept_keys() -> dict[str, Any]:
         with suppress(UserError, *FAULTS):
@@ -102,22 +99,12 @@ class RunCheckpointer:
         world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
         with world.fail_together(), checkpoint.as_user_error(source):
             identity.refuse_other_formulas(source, state)
-            self._compare(source, state)
+            identity.refuse_another_run(self.identity, state["identity"], source)
             zero_checkpoint.refuse_another_partitioning(source, state, trainer.engines, world)
-        self._load(source, state)
-        world.on_main(partial(self._repair_best, state))
-        trainer.starts_from_reference = False
-        if (saved_by := world_size_of(state)) != world.size:
-            seed_rank(self.config.seed, world, trainer.iteration)
-            effect = "random numbers are seeded again, so the run continues, but not exactly as it would have"
-            text = "%s: was saved by %d processes, but this run has %d; %s"
-            logger.warning(text, source, saved_by, world.size, effect)
-        with trainer.placement.whole_weights():
-            world.on_main(self._align_with_checkpoint)
-        logger.info("resumed after iteration %d", trainer.iteration)
-
-    def _load(self, source: Path, state: dict[str, Any]) -> None:
-        trainer, world = self.trainer, self.world
+        if changes := identity.changed_settings(self.config, state.get("settings")):
+            logger.info("resumed with changed settings: %s", "; ".join(changes))
+        if versions := changed_versions(state):
+            logger.warning("resumed with other versions, which may change the numbers: %s", versions)
         with world.fail_together(), trainer.placement.writable_weights():
             load_training(self.checkpoints, self._modules(), trainer.optimizers, world, source)
             with checkpoint.as_user_error(source):
@@ -126,33 +113,30 @@ class RunCheckpointer:
                     service.load_state_dict(state.get(service.key))
         with world.fail_together(), checkpoint.as_user_error(source):
             zero_checkpoint.read_partitions(source, state, trainer.engines, world)
+        trainer.starts_from_reference = False
+        if (saved_by := world_size_of(state)) != world.size:
+            seed_rank(self.config.seed, world, trainer.iteration)
+            effect = "random numbers are seeded again, so the run continues, but not exactly as it would have"
+            text = "%s: was saved by %d processes, but this run has %d; %s"
+            logger.warning(text, source, saved_by, world.size, effect)
+        with trainer.placement.whole_weights():
+            world.on_main(partial(self._align_with_checkpoint, state))
+        logger.info("resumed after iteration %d", trainer.iteration)
 
-    def _repair_best(self, state: dict[str, Any]) -> None:
-        """Write a pointer `best` that is damaged or wrong again, from the checkpoint's record of the best iteration."""
+    def _align_with_checkpoint(self, state: dict[str, Any]) -> None:
+        """Bring the files next to the checkpoint to its iteration, and a wrong pointer `best` to what its state records."""
         best = self.checkpoints / "best"
         if (best.exists() or best.is_symlink()) and checkpoint.usable_best(self.checkpoints) is None:
             checkpoint.restore_best(self.checkpoints, checkpoint.best_iteration(state))
         else:
             checkpoint.repair_best(self.checkpoints, state)
-
-    def _align_with_checkpoint(self) -> None:
-        """Bring the files next to the checkpoint to its iteration."""
         iteration = self.trainer.iteration
-        if any(
-            "best" in service.wants(self.run) for service in self._stateful
-        ):  # a kill may have come before it was recorded
+        # a kill may have come before the best was recorded
+        if any("best" in service.wants(self.run) for service in self._stateful):
             checkpoint.mark_best(self.checkpoints, iteration)
             self._save_best()
         cut_ledger(self.run_folder / LEDGER, iteration)
         cut_metrics(self.run_folder / "metrics.jsonl", iteration)
-
-    def _compare(self, source: Path, state: dict[str, Any]) -> None:
-        """Reject the checkpoint of another run; log the settings that may change and did."""
-        identity.refuse_another_run(self.identity, state["identity"], source)
-        if changes := identity.changed_settings(self.config, state.get("settings")):
-            logger.info("resumed with changed settings: %s", "; ".join(changes))
-        if versions := changed_versions(state):
-            logger.warning("resumed with other versions, which may change the numbers: %s", versions)
 
     def _take_weights(self, run: Path) -> None:
         """Start with the weights of another run's newest checkpoint, and save that start, so that it can be resumed."""
@@ -161,7 +145,9 @@ class RunCheckpointer:
         self.world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
         with self.world.fail_together():
             changes = identity.differences(self.identity, state.get("identity"))
-            self._refuse_foreign_adapter(source, changes)
+            wrong = [one for one in changes if one.startswith(("model_path:", "lora_"))]
+            if self.config.use_lora and wrong:
+                raise UserError("\n  ".join([f"{source}: its adapter does not fit the model of this run:", *wrong]))
         with self.world.fail_together(), self.trainer.placement.writable_weights():
             missing = load_weights(source, self._modules(), self.world.device)
         self.trainer.starts_from_reference = False
@@ -171,12 +157,6 @@ class RunCheckpointer:
         if changes:
             logger.info("differences from that run: %s", "; ".join(changes))
         self.save(best=False)
-
-    def _refuse_foreign_adapter(self, source: Path, found: list[str]) -> None:
-        """Raises UserError when the adapter was trained on another model or at another scale."""
-        wrong = [one for one in found if one.startswith(("model_path:", "lora_"))]
-        if self.config.use_lora and wrong:
-            raise UserError("\n  ".join([f"{source}: its adapter does not fit the model of this run:", *wrong]))
 
     def is_due(self) -> bool:
         """Whether this iteration is to have a checkpoint. All ranks must call it; the clock is that of rank 0."""

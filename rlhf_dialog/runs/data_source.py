@@ -14,7 +14,6 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.memory import human
 from rlhf_dialog.environments.base import (
     Baseline,
-    Environment,
     EpisodeLimits,
     answer,
     baseline_names,
@@ -59,7 +58,8 @@ def report_size(
     about = f", about {human(memory)} of memory" if memory else ""
     device = trainer.world.device
     logger.info("%s; %.1f million trained parameters on %s%s; %s", what, count / 1e6, device, about, plan.line)
-    logger.log(logging.DEBUG if plan.fits else logging.INFO, "%s", plan.text)
+    if plan.notice:
+        logger.info("%s", plan.notice)
 
 
 def read_source(config: Config, reward: BaseReward) -> Source:
@@ -119,19 +119,18 @@ def spoken(name: str, source: Simulated, numbers: range) -> list[Played]:
     if name not in baseline_names(environment):
         raise UserError(f"{name}: speaks acts, which {type(environment).__name__} does not understand")
     system: Baseline = BaselineFactory.create(name, {"environment": environment, "seed": source.seed})
-    return [_spoken(environment, system, source.seed_of(number), source.limits) for number in numbers]
-
-
-def _spoken(environment: Environment, system: Baseline, seed: int, limits: EpisodeLimits) -> Played:
-    dialogue, reward_sum, ended, count = Dialogue([system.begin(seed)]), 0.0, False, 0
-    while not ended:
-        check_turns(environment, count, limits)
-        reply = system.reply()
-        text, reward, terminated, truncated, info = answer(environment, reply, limits)
-        dialogue = dialogue.with_reply(reply, truncated).with_user_turn(text)
-        reward_sum, ended, count = reward_sum + reward, terminated or truncated, count + 1
-    dialogue.meta = {"info": plain(info)}
-    return Played(dialogue, reward_sum)
+    played = []
+    for number in numbers:
+        dialogue, reward_sum, ended, count = Dialogue([system.begin(source.seed_of(number))]), 0.0, False, 0
+        while not ended:
+            check_turns(environment, count, source.limits)
+            reply = system.reply()
+            text, reward, terminated, truncated, info = answer(environment, reply, source.limits)
+            dialogue = dialogue.with_reply(reply, truncated).with_user_turn(text)
+            reward_sum, ended, count = reward_sum + reward, terminated or truncated, count + 1
+        dialogue.meta = {"info": plain(info)}
+        played.append(Played(dialogue, reward_sum))
+    return played
 
 
 class DialogueValidation(Validation):

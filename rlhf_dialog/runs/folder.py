@@ -1,8 +1,6 @@
 """The folder of a run: how a run starts in it, what it may contain, and how it is repaired after a kill."""
 
-import logging
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,10 +9,8 @@ from rlhf_dialog.atomic_files import remove_whole, repair_swaps
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.checkpoint import checkpoints_of, finish_saving, iteration_of, newest_checkpoint
-from rlhf_dialog.runs.lock import check_unlocked
-from rlhf_dialog.runs.metrics_file import first_fault, last_iteration, read_metrics
+from rlhf_dialog.runs.metrics_file import read_metrics, scan_metrics
 
-logger = logging.getLogger(__name__)
 RUN_FILES = (  # in the order of removal: without checkpoints, nothing resumes a partly removed run
     *("checkpoints", "agent", "best_agent", "evaluation.json", "error.log", "tensorboard", "wandb_run_id", "wandb"),
     *("report.html", "ledger.jsonl", "metrics.jsonl", "local_names.json", "config.yaml"),
@@ -42,21 +38,25 @@ class Start:
             return
         self.resume = world.on_main(lambda: has_begun(folder))
         if self.resume and self.weights_from is not None:
-            if world.on_main(lambda: has_results(folder)):
+            if world.on_main(lambda: bool(checkpoints_of(folder / "checkpoints")) or _has_metrics(folder)):
                 self.weights_from = None
             else:
                 self.resume, self.overwrite = False, True
 
     def check(self, folder: Path, save_interval: int) -> None:
         """What can be known of the run folder before anything is loaded. Raises UserError."""
-        check_unlocked(folder)
         check_folder(folder, self.overwrite, bool(self.resume), save_interval)
         if self.weights_from is None:
             return
         if self.resume:
             what = "begins a new run, --resume goes on with an old one; give one of them"
             raise UserError(f"--resume_weights_only {what}")
-        check_source(self.weights_from, folder)
+        if self.weights_from.absolute() == folder.absolute():
+            remedy = "give the new run another name with --experiment_name"
+            raise UserError(f"--resume_weights_only: {folder} is this run's own folder; {remedy}")
+        if newest_checkpoint(self.weights_from / "checkpoints") is None:
+            what = "contains no checkpoint; choose the folder of a run that has one"
+            raise UserError(f"--resume_weights_only: {self.weights_from} {what}")
 
     def prepare(self, folder: Path, kept: Path | None = None, extra_files: tuple[str, ...] = ()) -> Path | None:
         """Remove what the run replaces and what a kill left behind; returns the checkpoint to continue from.
@@ -79,11 +79,6 @@ def holds_run(folder: Path) -> bool:
 def has_begun(folder: Path) -> bool:
     """Whether a run has begun in the folder, even if it has no results yet."""
     return holds_run(folder) or (folder / "config.yaml").is_file()
-
-
-def has_results(folder: Path) -> bool:
-    """Whether the run in the folder has saved or logged anything."""
-    return bool(checkpoints_of(folder / "checkpoints")) or _has_metrics(folder)
 
 
 def _has_metrics(folder: Path) -> bool:
@@ -122,11 +117,12 @@ def _check_beginning(folder: Path, save_interval: int) -> None:
 def check_metrics(run: Path, source: Path) -> None:
     """Raises UserError when metrics.jsonl ends before the checkpoint `source`, since a gap would remain in it."""
     metrics, iteration = run / "metrics.jsonl", iteration_of(source)
-    last = last_iteration(metrics)
+    rows, fault = scan_metrics(metrics) if metrics.is_file() else ([], "")
+    last = len(rows)
     if last >= iteration:
         return
     content = f"contains only iterations 1 to {last} without a gap" if last else "does not start with iteration 1"
-    place = f"{fault}; " if (fault := first_fault(metrics)) else ""
+    place = f"{fault}; " if fault else ""
     raise UserError(
         f"{metrics}: {content if metrics.is_file() else 'is missing'}, but {source.name} is of iteration {iteration}; "
         f"{place}restore it from a copy, or start a new run with its weights: --resume_weights_only {run} "
@@ -134,46 +130,13 @@ def check_metrics(run: Path, source: Path) -> None:
     )
 
 
-def check_source(source: Path, folder: Path) -> None:
-    """Raises UserError when a new run in `folder` cannot start with the weights of the run in `source`."""
-    key = "--resume_weights_only"
-    if source.absolute() == folder.absolute():
-        remedy = "give the new run another name with --experiment_name"
-        raise UserError(f"{key}: {source} is this run's own folder; {remedy}")
-    if newest_checkpoint(source / "checkpoints") is None:
-        raise UserError(f"{key}: {source} contains no checkpoint; choose the folder of a run that has one")
-
-
-def confirm_overwrite(folder: Path) -> None:
-    """Ask the user to type the folder's name before its run is replaced; without a terminal --overwrite is enough.
-
-    Raises UserError for any other answer.
-    """
-    if not holds_run(folder) or sys.stdin is None or not sys.stdin.isatty():
-        return
-    sys.stderr.write(f"{folder} contains a run, which --overwrite removes. Type {folder.name} to continue: ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip() != folder.name:
-        raise UserError(f"{folder}: not confirmed, so nothing was removed; choose another name with --experiment_name")
-
-
 def clear(folder: Path, kept: Path | None = None) -> None:
-    """Remove the files of a run, and nothing else; `kept` is a folder in one of its folders that the new run has made.
-
-    Raises OSError.
-    """
-    for name in RUN_FILES:
-        path = folder / name
-        if kept and path.is_dir() and path.resolve() == kept.parent.resolve():
-            for one in path.iterdir():
-                if one.resolve() != kept.resolve():
-                    _remove(one)
-        else:
-            _remove(path)
-
-
-def _remove(path: Path) -> None:
-    remove_whole(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    """Remove the files of a run, and nothing else; `kept` is a folder in one of its folders that the new run has made."""
+    for path in (folder / name for name in RUN_FILES):
+        holds_kept = kept and path.is_dir() and path.resolve() == kept.parent.resolve()
+        for one in list(path.iterdir()) if holds_kept else [path]:
+            if kept is None or one.resolve() != kept.resolve():
+                remove_whole(one) if one.is_dir() and not one.is_symlink() else one.unlink(missing_ok=True)
 
 
 def repair(folder: Path) -> None:

@@ -196,17 +196,10 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def data_fingerprint(prompts: list[Dialogue]) -> str:
     """The number of prompts, and a hash of their turns, references, acts, system messages and tools."""
-    rows = [
-        [
-            p.prompt_turns,
-            p.reference,
-            p.references,
-            p.act,
-            *([p.system] if p.system is not None else []),
-            *tools_of(p.system),
-        ]
-        for p in prompts
-    ]
+    rows = []
+    for p in prompts:
+        system = [] if p.system is None else [p.system]
+        rows.append([p.prompt_turns, p.reference, p.references, p.act, *system, *tools_of(p.system)])
     return f"{len(prompts)} prompts, {_hash(map(json.dumps, rows))}"
 
 

@@ -7,20 +7,23 @@ from typing import Any
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.errors import UserError
 
+REMEDY = "correct or remove that line, or restore the file from a copy"
+
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl, without a last line that a kill left incomplete.
 
     Raises UserError with the first line that is not of this program, or not of the next iteration.
     """
-    rows, fault = _scan(path)
+    rows, fault = scan_metrics(path)
     if fault:
-        raise _damage_error(path, fault)
+        raise UserError(f"{path}: {fault}; {REMEDY}")
     return rows
 
 
-def _scan(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """The lines of iterations 1, 2, 3 ..., and what is wrong with the line after them; empty if nothing is."""
+def scan_metrics(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """The lines of iterations 1, 2, 3 ..., and what is wrong with the line after them, such as `line 7 is not a line of
+    metrics`; empty if nothing is."""
     *lines, last = path.read_bytes().split(b"\n")
     while lines and not (lines[-1] + last).strip():
         lines.pop()  # empty lines at the end
@@ -46,28 +49,11 @@ def _row(line: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _damage_error(path: Path, fault: str) -> UserError:
-    return UserError(f"{path}: {fault}; correct or remove that line, or restore the file from a copy")
-
-
-def last_iteration(path: Path) -> int:
-    """The last iteration of a metrics.jsonl before any gap or damaged line, counted from 1; 0 if there is no such file."""
-    return len(_scan(path)[0]) if path.is_file() else 0
-
-
-def first_fault(path: Path) -> str:
-    """What is wrong with the line after `last_iteration`, such as `line 7 is not a line of metrics`; empty if nothing is."""
-    return _scan(path)[1] if path.is_file() else ""
-
-
 def cut_metrics(path: Path, iteration: int) -> None:
-    """Remove the lines after `iteration`, atomically, since a resumed run will write them again.
-
-    Raises UserError when one of the lines up to it is damaged or missing.
-    """
+    """Remove the lines after `iteration`, atomically, since a resumed run will write them again."""
     if not path.exists():
         return
-    rows, fault = _scan(path)
+    rows, fault = scan_metrics(path)
     if len(rows) < iteration:
-        raise _damage_error(path, fault or f"line {len(rows) + 1} is missing")
+        raise UserError(f"{path}: {fault or f'line {len(rows) + 1} is missing'}; {REMEDY}")
     replace_text(path, "".join(json.dumps(row) + "\n" for row in rows[:iteration]))

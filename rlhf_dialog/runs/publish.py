@@ -45,10 +45,7 @@ def push_agent(config: Config, run: Path) -> None:
 
 
 def publish(folder: Path, target: Target, key: str, evaluation: Path | None = None) -> str:
-    """Push an agent or a reward model; returns its address. What is wrong on this machine is found before the Hub is asked.
-
-    Raises what `package` and `push` raise.
-    """
+    """Push an agent or a reward model; returns its address. What is wrong on this machine is found before the Hub is asked."""
     files, run = package(folder, target.repo, key, evaluation)
     named = with_owner(replace(target, run=run))
     if named.repo != target.repo:  # the card names the owner
@@ -76,19 +73,20 @@ def run_of(agent: Path, evaluation: Path | None = None) -> CardRun:
     config, lines = run / "config.yaml", run / "metrics.jsonl"
     metrics = read_metrics(lines) if agent.name == "agent" and lines.is_file() else []  # those of the end of the run
     path = evaluation or _own_evaluation(agent)
-    measured = _read_evaluation(path) if path else None
+    measured = None
+    if path:
+        measured = read_json(path, f"--evaluation: {path} cannot be read: ", "; evaluate again")
+        is_tree = isinstance(measured, dict) and {"settings", "baselines"} <= set(measured)
+        if not (is_tree and {"metrics", "after"} & set(measured)):
+            what = "is not an output of rlhf-dialog evaluate; evaluate again, or name another file"
+            raise UserError(f"--evaluation: {path} {what}")
     names = frozenset([*json_or(run / LOCAL_NAMES, [], list[str]), *local_names(measured)])
     settings = read_yaml(config) if config.is_file() else {}
-    return CardRun(settings, measured, metrics[-1] if metrics else {}, _versions_of(run), names)
-
-
-def _read_evaluation(path: Path) -> dict[str, Any]:
-    tree = read_json(path, f"--evaluation: {path} cannot be read: ", "; evaluate again")
-    if not (isinstance(tree, dict) and {"settings", "baselines"} <= set(tree) and {"metrics", "after"} & set(tree)):
-        raise UserError(
-            f"--evaluation: {path} is not an output of rlhf-dialog evaluate; evaluate again, or name another file"
-        )
-    return tree
+    checkpoint = newest_checkpoint(run / "checkpoints")
+    state = json_or(checkpoint / "trainer.json", {}, dict[str, Any]) if checkpoint else {}
+    known = state.get("versions")  # of the libraries that wrote it
+    uses = {str(name): str(version) for name, version in known.items()} if isinstance(known, dict) else versions()
+    return CardRun(settings, measured, metrics[-1] if metrics else {}, uses, names)
 
 
 def _own_evaluation(agent: Path) -> Path | None:
@@ -110,11 +108,3 @@ def hash_of_agent(folder: Path) -> str:
     """sha256 over the files of an agent that a push uploads, in hex: the same for a copy."""
     files = [path for path in sorted(folder.iterdir()) if path.is_file() and is_published(path)]
     return sha256_of({path.name: sha256_of_file(path) for path in files})
-
-
-def _versions_of(run: Path) -> dict[str, str]:
-    """The libraries that the newest checkpoint was written with; without one, those that are installed."""
-    checkpoint = newest_checkpoint(run / "checkpoints")
-    state = json_or(checkpoint / "trainer.json", {}, dict[str, Any]) if checkpoint else {}
-    known = state.get("versions")
-    return {str(name): str(version) for name, version in known.items()} if isinstance(known, dict) else versions()

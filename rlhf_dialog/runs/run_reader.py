@@ -11,12 +11,12 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import verdict_line
 from rlhf_dialog.evaluation.run_page.page import PageSample, RunRecord
 from rlhf_dialog.found_files import check_files
-from rlhf_dialog.json_files import FAULTS, json_or, parse_json, read_json
+from rlhf_dialog.json_files import FAULTS, json_or, parse_json
 from rlhf_dialog.runs.checkpoint import checkpoints_of, newest_checkpoint
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.services.ledger import LEDGER, read_ledger
 
-READ = ("metrics.jsonl", "config.yaml", LEDGER, LOCAL_NAMES, "replies.jsonl", "samples.json", "evaluation.json")
+READ = ("metrics.jsonl", "config.yaml", LEDGER, LOCAL_NAMES, "replies.jsonl", "evaluation.json")
 TURNS = 3  # of a prompt that are shown
 
 
@@ -28,11 +28,7 @@ def check_run(folder: Path) -> None:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """The run in the folder. Raises UserError for a folder without metrics, and for files that are damaged or may not be
-    opened (`found_files`).
-
-    Rows of a ledger that are damaged are left out.
-    """
+    """The run in the folder. Raises UserError for one without metrics, and for files that are damaged or may not be opened."""
     check_run(folder)
     metrics, config = folder / "metrics.jsonl", folder / "config.yaml"
     try:
@@ -50,19 +46,14 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def read_samples(folder: Path) -> list[PageSample]:
-    """The replies in the folder: replies.jsonl of `evaluate --replies`, else samples.json of `evaluate --samples`.
-
-    Raises UserError when the file is damaged.
-    """
-    replies, samples = folder / "replies.jsonl", folder / "samples.json"
-    if replies.is_file():
-        return [_of_replies(row) for row in read_replies(replies)]
-    if not samples.is_file():
-        return []
-    rows = read_json(samples, end="; remove it, or write it with `evaluate --samples`", shape=list[dict[str, str]])
-    first = ("before", "after")  # of the columns of a system's replies
-    texts = [{name: row[name] for name in (*first, *row) if name in row} for row in rows]
-    return [PageSample(row.pop("last_turn", ""), row.pop("reference", ""), row) for row in texts]
+    """The replies that `evaluate --replies` has written into the folder. Raises UserError when the file is damaged."""
+    path, samples = folder / "replies.jsonl", []
+    for row in read_replies(path) if path.is_file() else ():
+        references = row.get("references")
+        reference = references[0] if isinstance(references, list) and references else ""
+        replies = {name: one["response"] for name, one in row["replies"].items()}
+        samples.append(PageSample("\n".join(row["prompt"][-TURNS:]), str(reference), replies))
+    return samples
 
 
 def read_replies(path: Path) -> list[dict[str, Any]]:
@@ -86,34 +77,21 @@ def _is_row(row: Any) -> bool:
     )
 
 
-def _of_replies(row: dict[str, Any]) -> PageSample:
-    references = row.get("references")
-    reference = references[0] if isinstance(references, list) and references else ""
-    replies = {name: one["response"] for name, one in row["replies"].items()}
-    return PageSample("\n".join(row["prompt"][-TURNS:]), str(reference), replies)
-
-
 def facts_of(folder: Path, num_iterations: int) -> list[tuple[str, str]]:
-    """How the run was made, as far as the folder says: a command, versions, hashes, and its evaluation in a sentence.
-
-    What is damaged is left out.
-    """
+    """How the run was made, as far as the folder says: a command, versions, hashes, and its evaluation in a sentence."""
     facts = [("iterations", str(num_iterations))]
     if (folder / "config.yaml").is_file():
         facts.append(("the same run again", f"rlhf-dialog train --config {folder}/config.yaml --experiment_name again"))
     with suppress(*FAULTS, UserError):
         checkpoint = newest_checkpoint(folder / "checkpoints")
-        facts += _of_checkpoint(json_or(checkpoint / "trainer.json", {}, dict[str, Any])) if checkpoint else []
+        state = json_or(checkpoint / "trainer.json", {}, dict[str, Any]) if checkpoint else {}
+        found = [(str(name), str(version)) for name, version in state.get("versions", {}).items()]
+        found += [(str(key), value) for key, value in state.get("identity", {}).items() if isinstance(value, str)]
+        hashes = {"settings of the run, SHA-256": "identity_sha256", "newest checkpoint, SHA-256": "sha256"}
+        facts += found + [(name, str(state[key])) for name, key in hashes.items() if key in state]
     with suppress(*FAULTS):
         evaluation = json_or(folder / "evaluation.json", {}, dict[str, Any])
         said = verdict_line(evaluation) if "after" in evaluation else None
         facts += [("evaluation", said)] if said else []
         facts += [("agent, SHA-256", str(evaluation["settings"]["agent_hash"]))]
     return facts
-
-
-def _of_checkpoint(state: dict[str, Any]) -> list[tuple[str, str]]:
-    facts = [(str(name), str(version)) for name, version in state.get("versions", {}).items()]
-    facts += [(str(key), value) for key, value in state.get("identity", {}).items() if isinstance(value, str)]
-    hashes = {"settings of the run, SHA-256": "identity_sha256", "newest checkpoint, SHA-256": "sha256"}
-    return facts + [(name, str(state[key])) for name, key in hashes.items() if key in state]

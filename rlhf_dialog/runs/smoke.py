@@ -14,10 +14,7 @@ from rlhf_dialog.runs.agent import PPOAgent
 
 
 def smoke(agent: PPOAgent) -> None:
-    """Pass two prompts through every stage of the agent's run, in a folder that is removed again.
-
-    Raises what `PPOAgent.train` would raise.
-    """
+    """Pass two prompts through every stage of the agent's run, in a folder that is removed again."""
     agent.meet(writes=False)
     check_placement(agent.config, agent.world.device)  # with the numbers of the run itself
     with contextlib.ExitStack() as stack:

@@ -42,10 +42,7 @@ def save_training(
     optimizers: Mapping[str, torch.optim.Optimizer],
     extras: CheckpointExtras | None = None,
 ) -> Path:
-    """Write a checkpoint (`checkpoint.save_checkpoint`) of a language model's training, with its configuration.
-
-    Raises UserError when the folder cannot be written; existing files stay intact.
-    """
+    """Write a checkpoint (`checkpoint.save_checkpoint`) of a language model's training, with its configuration."""
     extras = extras or CheckpointExtras()
 
     def fill(target: Path) -> dict[str, Any]:
@@ -123,14 +120,8 @@ def save_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> list[dict[st
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Restore what `save_optimizer` wrote. Raises what damaged files raise (`checkpoint.DAMAGE`).
-
-    In earlier checkpoints the value head of a shared model has no group of its own; the numbers of the parameters are the same.
-    """
-    own_groups = optimizer.state_dict()["param_groups"]
-    if len(groups) == 1 and [*groups[0]["params"]] == [i for own in own_groups for i in own["params"]]:
-        groups = [{**groups[0], "params": own["params"]} for own in own_groups]
-    pairs = zip(groups, own_groups, strict=True)
+    """Restore what `save_optimizer` wrote. Raises what damaged files raise (`checkpoint.DAMAGE`)."""
+    pairs = zip(groups, optimizer.state_dict()["param_groups"], strict=True)
     adopted = [{**group, **{name: own[name] for name in OWN_KEYS}} for group, own in pairs]
     state = joined_state(load_file(path), adopted)
     check_moments(optimizer, state["state"])

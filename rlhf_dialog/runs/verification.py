@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import FAULTS, as_read_again, load_json
+from rlhf_dialog.json_files import FAULTS, as_read_again
 
 STATE = "trainer.json"
 PACKAGES = ("torch", "transformers", "rlhf-dialog")
-CHUNK = 1 << 20
 
 
 def add_seal(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
@@ -30,11 +29,8 @@ def add_seal(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
 
 def sha256_of_file(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal. Raises OSError."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _seal(content: dict[str, Any]) -> str:
@@ -47,8 +43,7 @@ def verify(
 ) -> None:
     """Compare the checkpoint's files, or only those of these `names`, with what was written; "sizes" reads only trainer.json.
 
-    A checkpoint of an earlier version, which has no hashes, passes. Raises UserError with the file, and the checkpoint before it,
-    which `option` of the command names.
+    Raises UserError with the file, and the checkpoint before it, which `option` of the command names.
     """
     try:
         fault = _fault(source, state, mode, names)
@@ -79,37 +74,24 @@ def _fault(source: Path, state: dict[str, Any], mode: str, names: Container[str]
 
 
 def way_back(source: Path, option: str = "") -> str:
-    """`; the newest good checkpoint before it is ...`, and how to use that checkpoint, for the end of a message.
+    """`; the checkpoint before it is ...`, and how to use it, for the end of a message.
 
-    `option`: that of the command which names a checkpoint; without checkpoint, `latest` does.
+    `option`: that of the command which names a checkpoint; without one, the pointer `latest` does.
     """
-    earlier = [checkpoint for checkpoint in source.parent.glob("iter_*") if _number(checkpoint) < _number(source)]
-    for checkpoint in sorted(earlier, key=_number, reverse=True):
-        with suppress(*FAULTS):
-            if not any(path.is_symlink() for path in (checkpoint, *checkpoint.iterdir())):
-                state = load_json(checkpoint / STATE)
-                if state["iteration"] == _number(checkpoint) and not _fault(checkpoint, state, "full"):
-                    pointer = source.parent / "latest"
-                    use = f"use it with {option} {checkpoint.name}" if option else f"write its name into {pointer}"
-                    return f"; the newest good checkpoint before it is {checkpoint.name}: {use}"
-    return "; there is no good checkpoint before it"
-
-
-def _number(checkpoint: Path) -> int:
-    digits = checkpoint.name.removeprefix("iter_")
-    return int(digits) if digits.isdecimal() else -1
+    earlier = sorted(path.name for path in source.parent.glob("iter_??????") if path.name < source.name)
+    if not earlier:
+        return "; there is no checkpoint before it"
+    use = f"use it with {option} {earlier[-1]}" if option else f"write its name into {source.parent / 'latest'}"
+    return f"; the checkpoint before it is {earlier[-1]}: {use}"
 
 
 def versions() -> dict[str, str]:
     """The installed version of each library that decides the numbers of a run, and of this package."""
-    return {name: _version(name) for name in PACKAGES}
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    found = dict.fromkeys(PACKAGES, "unknown")
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def changed_versions(state: dict[str, Any]) -> str:

@@ -54,7 +54,6 @@ def _classes_of_the_package_alone(monkeypatch):
 
 
 def config_in(folder, data, reward="Planted", **args):
-    """A YAML of a training."""
     path = folder / "run.yaml"
     keys = {"model_path": "m", "env": {"args": {"data_path": data}}, "reward_class": {"id": reward, "args": args}}
     path.write_text(json.dumps({**keys, "max_new_tokens": 24}), encoding="utf-8")
@@ -62,7 +61,6 @@ def config_in(folder, data, reward="Planted", **args):
 
 
 def audited(folder, data, own, *words, reward="Planted", **args):
-    """The exit code and the JSON."""
     output = folder / "audit.json"
     argv = ["--config", config_in(folder, data, reward, **args), "--register", own, "--output", str(output)]
     code = audit.main([*argv, *SMALL, *words])

@@ -56,10 +56,8 @@ def test_help_lists_every_key_with_kind_default_and_meaning(capsys):
 def test_key_rows_of_the_ppo_configuration_name_every_described_key_once():
     rows = {row.key: row for row in command_line.key_rows(Config)}
     assert len(rows) == len(list(command_line.key_rows(Config)))
-    assert {"env.args.data_path", "reward_class.id", "reward_class.args", "use_deepspeed"} <= set(rows)
-    assert {key for key in Config.model_fields if key not in ("env", "reward_class", "vec_info_class")} <= {
-        key.split(".")[0] for key in rows
-    }
+    assert {"env.args.data_path", "reward_class.id", "reward_class.args"} <= set(rows)
+    assert set(Config.model_fields) == {key.split(".")[0] for key in rows}
     defaults = {"kl_coef": "0.2", "vec_info_class.id": "NLPVecInfo", "model_path": "required", "ref_model": "null"}
     assert {key: rows[key].default for key in defaults} == defaults
     assert rows["kl_coef"].group == "Reward and KL"
@@ -89,9 +87,7 @@ def test_a_full_gpu_is_no_bug(wrapper, capsys):
         raise wrapper or error from (error if wrapper else None)
 
     assert exit_code_of(fail, debug=False) == 3
-    error = capsys.readouterr().err
-    assert error.startswith("error: the GPU has no memory left (2.50 GiB asked for); close other programs")
-    assert "or choose a smaller model or device: cpu" in error
+    assert capsys.readouterr().err.startswith("error: the GPU has no memory left (2.50 GiB asked for); ")
 
 
 def break_down() -> None:
@@ -134,7 +130,6 @@ def test_what_a_person_reads_has_no_control_characters(capsys):
     assert capsys.readouterr().err.splitlines() == lines
 
 
-@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
 def test_an_output_that_nobody_reads_ends_quietly(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -165,6 +160,7 @@ def test_logging_is_set_up_once_and_quiet_about_libraries(capsys):
 
 def test_new_folder_appears_only_when_all_went_well(tmp_path):
     target = tmp_path / "deep" / "out"
+    (tmp_path / "deep/.out.partial/old").mkdir(parents=True)  # of a kill
     with command_line.new_folder(str(target)) as folder:
         (folder / "a.txt").write_text("a", encoding="utf-8")
         assert not target.exists()
@@ -189,19 +185,6 @@ def fill_and_fail(output: Path, failure: BaseException) -> None:
         raise failure
 
 
-def test_new_folder_removes_what_dead_processes_left(tmp_path):
-    """And not what a living one writes, nor what is of another output."""
-    dead, living = 2**22 + 9, os.getppid()  # Linux gives numbers below 2**22
-    gone = [f".out.{dead}.partial", f".out.{os.getpid()}.partial"]
-    kept = [f".out.{living}.partial", f".outer.{dead}.partial", ".out.partial", f".out.{'9' * 30}.partial"]
-    for name in (*gone, *kept):
-        (tmp_path / name).mkdir()
-    with command_line.new_folder(str(tmp_path / "out")):
-        pass
-    assert {path.name for path in tmp_path.iterdir()} == {*kept, "out"}
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_sigterm_ends_with_143_and_no_half_written_folder(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -26,7 +26,6 @@ NAMES = tuple(name for names in GROUPS.values() for name in names)
 
 @pytest.fixture(autouse=True)
 def _own_program_name(monkeypatch):
-    """The dispatcher gives the program another name."""
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/rlhf-dialog"])
 
 
@@ -53,16 +52,11 @@ def test_it_lists_every_command_on_a_line_of_its_own(words, capsys):
 
 
 @pytest.mark.parametrize(
-    ("word", "advice"),
-    [
-        ("trian", "error: there is no command 'trian'; did you mean 'train'?\n"),
-        ("write_dialogues", "error: there is no command 'write_dialogues'; did you mean 'write-dialogues'?\n"),
-        ("--config", f"error: there is no command '--config'; choose one of {', '.join(dispatcher.COMMANDS)}\n"),
-    ],
+    ("word", "advice"), [("trian", "did you mean 'train'?\n"), ("--config", "choose one of doctor, train, chat, ")]
 )
 def test_an_unknown_command_is_the_users_error(word, advice, capsys):
     assert dispatcher.main([word, "--help"]) == 2
-    assert capsys.readouterr().err == advice
+    assert capsys.readouterr().err.startswith(f"error: there is no command '{word}'; {advice}")
 
 
 @pytest.mark.parametrize("name", NAMES)

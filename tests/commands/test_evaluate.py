@@ -1,7 +1,8 @@
-"""What is measured of replies, replies without a model, and the files of scripts/evaluate.py."""
+"""What is measured of replies, replies without a model, judges and metrics of one's own, and the files of scripts/evaluate.py."""
 
 import json
 import math
+import shutil
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +11,27 @@ import pytest
 
 from rlhf_dialog.commands import evaluate
 from rlhf_dialog.commands.evaluate import EvaluateOptions, Task, choose_sampling, read_task
-from rlhf_dialog.config.registry import RewardFactory
+from rlhf_dialog.commands.evaluate_options import (
+    OwnMetric,
+    folders_beside,
+    judge_folder,
+    load_baseline,
+    relevance_folders,
+    reward_judges,
+)
+from rlhf_dialog.config.loading import load_config
+from rlhf_dialog.config.registry import MetricFactory, RewardFactory
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation.replies import pick_prompts
+from rlhf_dialog.evaluation.untrusted import RunConfig
+from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.rewards.scoring import score_dialogues
 from tests.parts import tiny
 from tests.parts.evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, evaluated, save_plain, save_run
+from tests.parts.relevance_models import save_letters
 from tests.parts.yaml_files import SMALL
 
 RUN = {"score", "length_match", "reference_perplexity"}
@@ -57,20 +72,6 @@ def test_one_agent(script, runs, prompts, tmp_path, capsys):
     assert settings["num_dialogues"] == len({prompt.meta["dialogue"] for prompt in prompts}) < len(prompts)
     assert (settings["sampling"]["max_new_tokens"], settings["meteor"]) == (9, "meteor_exact_stem")
     assert "true_replies" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_another_split_and_other_numbers_of_turns(script, data, runs, tmp_path):
-    settings = evaluated(script, tmp_path, "--agent", runs[0], "--split", "test", "--min_context_size", 3)["settings"]
-    assert (settings["split"], settings["min_context_size"]) == ("test", 3)
-    assert settings["num_prompts"] == len([one for one in load_prompts(data, "test") if len(one.prompt_turns) >= 3])
-
-
-@pytest.mark.slow
-def test_the_separator_of_the_agent_is_replaced_in_the_data(tmp_path):
-    (tmp_path / "test.jsonl").write_text('{"dialog": ["a | b", "c"]}\n', encoding="utf-8")
-    (prompt,) = evaluate.Task(str(tmp_path), 5, 1, "|").prompts("test")
-    assert prompt.prompt_turns == ["a b"]
 
 
 @pytest.mark.slow
@@ -149,22 +150,14 @@ def test_two_agents_with_other_lengths_and_tokenizers(script, runs, data, tmp_pa
 
 @pytest.mark.slow
 def test_one_prompt_has_no_other(script, runs, tmp_path):
-    samples = tmp_path / "s.json"
-    result = evaluated(script, tmp_path, "--agent", runs[0], "--max_prompts", 1, "--samples", samples)
+    result = evaluated(script, tmp_path, "--agent", runs[0], "--max_prompts", 1)
     assert set(result["baselines"]) == BASELINES - {"random_reference"}
     assert result["metrics"]["meteor_shuffled"]["mean"] is result["metrics"]["meteor_margin"]["mean"] is None
-    assert len(json.loads(samples.read_text(encoding="utf-8"))) == 1
 
 
 @pytest.mark.slow
-def test_prompts_that_lack_something(script, tmp_path, capsys):
-    """Without a reference and an act, lengths, distinct-n and copies are left."""
-    (tmp_path / "validation.jsonl").write_text('{"prompt": "Tea ?", "reference": "No ."}\n{"prompt": "Why ?"}\n')
+def test_prompts_that_lack_something(script, tmp_path):
     lm, bare = save_plain(tmp_path / "lm"), tmp_path / "bare"
-    evaluated(script, tmp_path, "--agent", lm, "--data_path", tmp_path)
-    error = capsys.readouterr().err
-    assert "1 of 2 prompts have no reference" in error
-    assert "2 of 2 prompts have no act" in error
     bare.mkdir()
     for split in ("train", "validation"):
         (bare / f"{split}.jsonl").write_text('{"prompt": "Tea ?"}\n{"prompt": ["Hi .", "Hello ."]}\n')
@@ -231,19 +224,6 @@ def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_the_score_has_the_truncation_penalty_of_the_run(script, data, tmp_path):
-    found = {}
-    for penalty in (0.0, 0.5):
-        agent = save_run(tmp_path / str(penalty), data, 1, truncation_penalty=penalty)
-        found[penalty] = evaluated(script, tmp_path, "--agent", agent, "--max_prompts", 8)
-        assert found[penalty]["settings"]["truncation_penalty"] == penalty
-    free, charged = (found[penalty]["metrics"] for penalty in (0.0, 0.5))
-    assert free["truncated"]["mean"] > 0
-    assert charged["score"]["mean"] == pytest.approx(free["score"]["mean"] - 0.5 * free["truncated"]["mean"])
-    assert found[0.0]["baselines"] == found[0.5]["baselines"]  # they are not cut
-
-
-@pytest.mark.slow
 def test_a_judge_beside_the_classifier_of_the_reward(script, data, classifier, tmp_path):
     report = tmp_path / "table.md"
     argv = ["--agent", judged_run(tmp_path, data, classifier), "--report", report, "--max_prompts", 8]
@@ -270,6 +250,67 @@ def test_a_package_that_is_not_installed(script, runs, tmp_path, monkeypatch, ca
     assert "pip install rouge-score" in capsys.readouterr().err
 
 
+def options_with(**keys) -> EvaluateOptions:
+    return EvaluateOptions(**{"agent": "absent", "output": "e.json", "device": "cpu"} | keys)
+
+
+def task_of(folder, reward, **keys) -> Task:
+    save_run(folder, keys.pop("data", "d"), 1, reward_class=reward, **keys)
+    path = folder / "config.yaml"
+    return Task("d", 5, 1, "<EOU>", run=RunConfig(load_config(path), path, trusted=True))
+
+
+def test_the_judges_are_the_runs_reward_unless_an_option_names_others(classifier, tmp_path):
+    keys = {"truncation_penalty": 0.5, "on_reward_error": "skip", "reward_timeout_s": 9.0}
+    task = task_of(tmp_path / "length", {"id": "LengthMatch"}, **keys)
+    judges = evaluate.build_judges(options_with(legacy_eou=True, seed=7, judge=("CopyPrice",)), task)
+    assert (judges.scorer.reward.name, judges.scorer.truncation_penalty) == ("length_match", 0.5)
+    assert (judges.scorer.rules.skip_unscored, judges.scorer.rules.timeout_s) == (True, 9.0)
+    assert (judges.intent, judges.legacy_eou, judges.seed) == (None, True, 7)
+    assert list(judges.user_judges) == ["judge_copy_price"]
+    named = evaluate.build_judges(options_with(intent_model=classifier), task)
+    assert (named.intent.precision, named.scorer is None) == ("fp32", False)
+    acts = task_of(tmp_path / "acts", {"id": "Intent", "args": {"intent_model": "gone"}})
+    assert evaluate.build_judges(options_with(no_intent=True), acts).scorer is None
+    own = evaluate.build_judges(options_with(intent_model=classifier), acts)
+    assert own.intent is own.scorer.reward
+    assert own.intent.precision == "fp32"  # so that a table does not depend on the processor
+    options = options_with(intent_model=classifier, split="test")
+    settings = evaluate.record_settings(options, acts, Sampling(3), own, PROMPTS)
+    wanted = {"agent_hash": None, "split": "test", "num_prompts": 3, "num_dialogues": 2, "best_of": None}
+    wanted |= {"intent_model": classifier, "reward_class": acts.run.config.reward_class.model_dump(), "seed": 0}
+    wanted |= {"truncation_penalty": 0, "context_size": 5, "min_context_size": 1, "judge": None, "judges": []}
+    assert {key: settings[key] for key in wanted} == wanted
+    assert "draws" not in settings
+
+
+PROMPTS = [Dialogue(["a"], reference="b", meta={"dialogue": i // 2, "index": i}) for i in range(3)]
+
+
+def test_held_out_prompts_are_of_the_split_and_what_they_lack_is_said(data, tmp_path, caplog):
+    task = Task(data, 5, 3, "<EOU>")
+    wanted = [one.prompt_turns for one in load_prompts(data, "test") if len(one.prompt_turns) >= 3]
+    found = evaluate.held_out_prompts(task, options_with(split="test"))
+    assert [one.prompt_turns for one in found] == wanted
+    assert len(evaluate.held_out_prompts(task, options_with(max_prompts=2))) == 2
+    assert "prompts have no" not in caplog.text
+    (tmp_path / "test.jsonl").write_text('{"prompt": "Tea | now ?", "reference": "No ."}\n{"prompt": "Why ?"}\n')
+    task = Task(str(tmp_path), 5, 1, "|")
+    assert evaluate.held_out_prompts(task, options_with(split="test"))[0].prompt_turns == ["Tea now ?"]
+    assert "1 of 2 prompts have no reference" in caplog.text
+    assert "2 of 2 prompts have no act" in caplog.text
+    with pytest.raises(MissingSplit, match="--split test, or"):
+        evaluate.held_out_prompts(task, options_with())
+
+
+def test_a_baseline_has_lengths_of_its_own_but_the_responses_of_the_agent(runs, tmp_path):
+    other = shutil.copytree(runs[1], tmp_path / "other")
+    (other / "rlhf_dialog.json").write_text('{"max_prompt_length": 40, "max_new_tokens": 2}', encoding="utf-8")
+    agent: Any = SimpleNamespace(settings=AgentSettings(max_new_tokens=7, max_prompt_length=30, precision="bf16"))
+    found = load_baseline(options_with(), agent, str(other)).settings
+    assert (found.max_prompt_length, found.max_new_tokens, found.precision) == (40, 7, "bf16")
+
+
 def test_data_and_lengths_are_those_of_the_options_else_of_the_configuration_else_of_the_agent(tmp_path):
     agent: Any = SimpleNamespace(settings=SimpleNamespace(turn_separator="<sep>", context_size=4))
     asked = {"agent": str(tmp_path / "agent"), "output": tmp_path / "o.json"}
@@ -282,3 +323,115 @@ def test_data_and_lengths_are_those_of_the_options_else_of_the_configuration_els
         task = read_task(EvaluateOptions(**asked, **options, trust_config=True), agent)
         assert (task.data_path, task.context_size, task.min_context_size) == (data, 3, least)
         assert (task.turn_separator, task.drop_overlap) == ("<sep>", True)
+
+
+OWN = """
+from rlhf_dialog import BaseReward, RewardFactory
+from rlhf_dialog.config.registry import MetricFactory
+
+@RewardFactory.register("Letters")
+class Letters(BaseReward):
+    name = "letters"
+    def __init__(self, times=1):
+        self.times = times
+    def __call__(self, dialogues):
+        return [float(self.times * len(d.response)) for d in dialogues]
+
+@MetricFactory.register("turns")
+def turns(dialogues):
+    return [len(d.prompt_turns) for d in dialogues]
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
+    monkeypatch.setattr(MetricFactory, "classes", {})
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.slow
+def test_a_reward_and_a_metric_of_ones_own_judge_every_system(script, runs, own, prompts, tmp_path):
+    report, replies = tmp_path / "table.md", tmp_path / "replies.jsonl"
+    argv = ["--agent", runs[0], "--register", own, "--max_prompts", 6, "--report", report, "--replies", replies]
+    result = evaluated(script, tmp_path, *argv, "--judge", "Letters", "--judge", "{id: Letters, args: {times: 3}}")
+    lines = [json.loads(line) for line in replies.read_text(encoding="utf-8").splitlines()]
+    for name, metrics in {"metrics": result["metrics"], **result["baselines"]}.items():
+        letters = sum(len(line["replies"][name]["response"]) for line in lines) / 6
+        assert metrics["judge_letters"]["mean"] == pytest.approx(letters)
+        assert metrics["judge_letters_2"]["mean"] == pytest.approx(3 * letters)
+        assert metrics["turns"]["mean"] == pytest.approx(sum(len(line["prompt"]) for line in lines) / 6)
+    assert "| judge_letters | judge_letters_2 | turns |" in report.read_text(encoding="utf-8")
+    assert result["settings"]["judge"] is None
+
+
+@pytest.mark.slow
+def test_relevance_models_judge_every_system(script, runs, tmp_path):
+    first, second = save_letters(tmp_path / "first"), save_letters(tmp_path / "second", "convolution", seed=1)
+    argv = ["--agent", runs[0], "--baseline", runs[1], "--max_prompts", 12]
+    result = evaluated(script, tmp_path, *argv, "--relevance_model", first, "--relevance_model", second)
+    names = ["relevance_r1", "relevance_r10", "relevance_2_r1", "relevance_2_r10"]
+    assert result["settings"]["own_metrics"] == names
+    assert result["settings"]["relevance_models"] == {"relevance": first, "relevance_2": second}
+    for metrics in (result["before"], result["after"], *result["baselines"].values()):
+        assert all(0 <= metrics[name]["mean"] <= 1 for name in names)
+        assert metrics["relevance_r1"]["mean"] <= metrics["relevance_r10"]["mean"]
+    assert set(names) <= set(result["difference"])
+
+
+@pytest.mark.slow
+def test_the_best_of_several_replies_by_the_reward(script, runs, tmp_path):
+    argv = ["--agent", runs[0], "--max_prompts", 8]
+    one, three = (evaluated(script, tmp_path, *argv, "--best_of", n) for n in (1, 3))
+    first, best = (f"metrics, best of {n} (reads the reference)" for n in (1, 3))
+    assert one["sweep"][first]["score"] == one["metrics"]["score"]
+    assert set(three["sweep"]) == set(three["sweep_difference"]) == {best}
+    assert three["sweep"][best]["score"]["mean"] > three["metrics"]["score"]["mean"]
+    assert three["settings"]["best_of"] == 3
+
+
+@pytest.mark.slow
+def test_an_agent_beside_has_a_row_and_is_compared_with_the_agent(script, runs, tmp_path):
+    argv = ["--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8]
+    found = evaluated(script, tmp_path, *argv, "--beside", f"again={runs[0]}")
+    assert found["sweep"]["again"] == found["after"]  # the same agent, prompts and seed
+    assert found["sweep_difference"]["again"]["score"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+
+
+@pytest.mark.slow
+def test_the_mean_of_several_draws_counts(script, runs, tmp_path):
+    """Each draw is what an evaluation with the next seed draws."""
+    argv = ["--agent", runs[0], "--max_prompts", 8]
+    one, other = (evaluated(script, tmp_path, *argv, "--seed", seed)["metrics"] for seed in (0, 1))
+    replies = tmp_path / "replies.jsonl"
+    both = evaluated(script, tmp_path, *argv, "--draws", 2, "--replies", replies)
+    for name in ("mean_words", "distinct_2", "meteor"):
+        assert both["metrics"][name]["mean"] == pytest.approx((one[name]["mean"] + other[name]["mean"]) / 2)
+    assert both["metrics"]["reference_perplexity"]["mean"] == pytest.approx(one["reference_perplexity"]["mean"])
+    assert both["settings"]["draws"] == 2
+    first = json.loads(replies.read_text().splitlines()[0])["replies"]
+    assert {"metrics", "metrics, draw 2"} <= set(first)
+
+
+DIALOGUES = [Dialogue(["a"], "why ?"), Dialogue(["a"], "so .")]
+
+
+def test_a_function_is_asked_for_one_number_each():
+    metric = OwnMetric("questions", lambda dialogues: [float("?" in dialogue.response) for dialogue in dialogues])
+    assert score_dialogues(metric, DIALOGUES).total == [1.0, 0.0]
+
+
+def test_the_name_of_a_row_is_given_or_that_of_the_run():
+    beside = ("seed 1=runs/x/agent", "runs/y/agent", "models/z")
+    names = {"seed 1": "runs/x/agent", "y": "runs/y/agent", "z": "models/z"}
+    assert folders_beside(EvaluateOptions(agent="a", output="o", beside=beside)) == names
+
+
+def test_judges_have_names_of_their_own():
+    judges = ("LengthMatch", "folder", "{id: LengthMatch, args: {}}")
+    options = EvaluateOptions(agent="a", output="o", judge=judges, relevance_model=("x", "y"))
+    assert judge_folder(options) == "folder"
+    assert relevance_folders(options) == {"relevance": "x", "relevance_2": "y"}
+    assert list(reward_judges(judges, "cpu")) == ["judge_length_match", "judge_length_match_2"]

@@ -112,35 +112,31 @@ def test_what_does_not_matter(runs, run):
     (folder / "checkpoints/iter_000002/policy_optimizer.safetensors").write_bytes(b"")
     change(folder / "checkpoints/iter_000002/config.yaml", reward_class={"id": "Politeness", "args": {"x": 1}})
     assert exported(folder, "out") == 0
+    same_model(runs / "shared")
+
+
+def same_model(run: Path) -> None:
     model = "model.safetensors"
-    assert (Path("out") / model).read_bytes() == (runs / "shared/agent" / model).read_bytes()
+    assert (Path("out") / model).read_bytes() == (run / "agent" / model).read_bytes()
 
 
 # what cannot be exported
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
+def test_what_is_not_there_or_in_the_way(run, capsys):
+    folder = run()
+    for words, found in (
         (["--checkpoint", "iter_000007"], "choose one of iter_000001, iter_000002"),
         (["--checkpoint", "../../agent"], "choose one of iter_000001, iter_000002"),
         (["--output", "model"], "output: 'model' is not empty"),
-    ],
-)
-def test_what_is_not_there_or_in_the_way(run, words, found, capsys):
-    assert exported(run(), "out", *words) == 2
-    refused(capsys, found)
+    ):
+        assert exported(folder, "out", *words) == 2
+        refused(capsys, found)
 
 
 @pytest.mark.parametrize(
     ("file", "damage"),
-    [
-        ("policy.safetensors", "gone"),
-        ("trainer.json", "cut"),
-        ("config.yaml", "gone"),
-        ("policy.safetensors", "flip"),
-        ("config.yaml", "flip"),
-    ],
+    [("policy.safetensors", "gone"), ("trainer.json", "cut"), ("policy.safetensors", "flip"), ("config.yaml", "flip")],
 )
 def test_a_damaged_checkpoint(run, file, damage, capsys):
     path = run() / "checkpoints/iter_000002" / file
@@ -161,8 +157,7 @@ def test_a_base_model_that_has_moved(runs, run, capsys):
     assert exported(folder, "out") == 2
     refused(capsys, "model_path is 'model', which is not a folder here", "--model_path DIR")
     assert exported(folder, "out", "--model_path", "moved") == 0
-    model = "model.safetensors"
-    assert (Path("out") / model).read_bytes() == (runs / "lora/agent" / model).read_bytes()
+    same_model(runs / "lora")
 
 
 def test_another_base_model_is_refused_for_an_adapter_alone(runs, run, capsys):
@@ -170,22 +165,10 @@ def test_another_base_model_is_refused_for_an_adapter_alone(runs, run, capsys):
     assert exported(run("lora"), "out") == 2
     refused(capsys, "its adapter belongs to another model than 'model'", "--model_path")
     assert exported(run("shared"), "out") == 0
-    model = "model.safetensors"
-    assert (Path("out") / model).read_bytes() == (runs / "shared/agent" / model).read_bytes()
-
-
-def test_an_adapter_of_an_earlier_version_does_not_say_its_base(run):
-    folder = run("lora")
-    path = folder / "checkpoints/iter_000002/trainer.json"
-    state = json.loads(path.read_text())
-    del state["identity"], state["sha256"]
-    path.write_text(json.dumps(state))
-    assert exported(folder, "out") == 0
-
-
-def test_a_model_of_another_shape(run, capsys):
+    same_model(runs / "shared")
     tiny.gpt2(n_layer=1).save_pretrained("model")
-    assert exported(run(), "out") == 2
+    shutil.rmtree("out")
+    assert exported(Path("shared"), "out") == 2
     refused(capsys, "iter_000002: is damaged or does not fit this run")
 
 

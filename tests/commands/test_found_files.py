@@ -1,10 +1,11 @@
 """Every command in front of a folder in which one file is a link out of it, or a pipe: exit code 2 with the name of the file.
 
-Nothing of what the link leads to is shown or written, and nothing waits for the pipe.
+Nothing of what the link leads to is shown or written, and nothing waits for the pipe; nothing is written through a link.
 """
 
 import json
 import os
+import secrets
 import shutil
 import socket
 from contextlib import contextmanager
@@ -13,13 +14,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rlhf_dialog.atomic_files import LITTER, atomic_file, atomic_folder, remove_whole, repair_swaps, replace_text
+from rlhf_dialog.commands import plot_run, report
+from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.commands.dispatcher import main
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.commands.feedback import main as feedback
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.found_files import check_files, is_below
+from rlhf_dialog.runs.lock import LOCK, lock_folder
 from tests.parts import tiny
 from tests.parts.classifiers import save_classifier
 from tests.parts.evaluations import save_run
+from tests.parts.folders import contents
 from tests.parts.relevance_models import save_letters
 from tests.parts.scalars import save_scalar
 
@@ -28,7 +35,7 @@ HIDDEN = {"special": {"unk_token": SECRET}, "secret": SECRET, "id": 1}
 TRAIN = "train --config own.yaml --experiment_name new --max_iterations 1"
 STAGE = "--data_path data --max_steps 1 --output out/m"
 EVALUATE = "evaluate --data_path data --max_prompts 2 --output out/e.json"
-RUN_FILES = ["config.yaml", "metrics.jsonl", "ledger.jsonl", "samples.json", "evaluation.json", "local_names.json"]
+RUN_FILES = ["config.yaml", "metrics.jsonl", "ledger.jsonl", "replies.jsonl", "evaluation.json", "local_names.json"]
 RUN_FILES += ["checkpoints/latest", "checkpoints/iter_000001/trainer.json"]
 
 
@@ -77,7 +84,7 @@ WALK = {  # what is done: the folder, the words, and its files (None: all)
     "push-to-hub of a run": (
         "run",
         "push-to-hub --agent run/agent --repo polite --dry_run --output out/hub",
-        [name for name in RUN_FILES if name != "samples.json"],
+        [name for name in RUN_FILES if name != "replies.jsonl"],
     ),
     "push-to-hub of a reward model": ("reward", "push-to-hub --agent reward --repo polite --dry_run", None),
     "export": ("run/checkpoints/iter_000001", "export --run run --output out/agent", None),
@@ -103,7 +110,6 @@ WALK = {  # what is done: the folder, the words, and its files (None: all)
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory):
-    """Folders of each kind, all good, and a secret beside them."""
     root = tmp_path_factory.mktemp("house")
     root.joinpath("out").mkdir()
     tiny.write_data(root / "data", 25)
@@ -122,7 +128,7 @@ def house(tmp_path_factory):
     (checkpoint.parent / "latest").write_text("iter_000001")
     for name in ("trainer.json", "config.yaml", "policy.safetensors"):
         (checkpoint / name).write_text("{}")
-    for name in ("ledger.jsonl", "samples.json", "evaluation.json", "local_names.json"):
+    for name in ("ledger.jsonl", "replies.jsonl", "evaluation.json", "local_names.json"):
         (root / "run" / name).write_text("[]")
     (root / "run/metrics.jsonl").write_text('{"iteration": 1, "objective/score": 0.5}\n')
     (root / "old/.sft.unfinished/checkpoint-3").mkdir(parents=True)
@@ -147,7 +153,6 @@ def house(tmp_path_factory):
 
 @contextmanager
 def in_place_of(path: Path, kind: str, secret: Path):
-    """Inside the block, the file is a link to the secret, or a pipe."""
     kept = path.rename(secret.parent / "kept")
     try:
         path.symlink_to(secret) if kind == "link" else os.mkfifo(path)
@@ -188,16 +193,9 @@ def chosen_files(house, name):
     return files or files_of(house / folder)
 
 
-SLOW = (
-    "with a tokenizer",
-    "with a reference",
-    "with a critic",
-    "with its run",
-    "that goes on",
-)  # other models load before
+SLOW = ("a tokenizer", "a reference", "a critic", "its run", "goes on")  # other models load before
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
 @pytest.mark.parametrize("name", [name for name in WALK if not name.endswith(SLOW)])
 def test_a_command_opens_no_link_out_of_a_folder_and_no_pipe(house, monkeypatch, capfd, name):
     files = chosen_files(house, name)
@@ -219,9 +217,7 @@ def place(tmp_path):
     """A model in a folder, and in the Hub's cache, beside a secret."""
     for folder in (
         "model/deep",
-        "hub/models--ada--m/blobs",
-        "hub/models--ada--m/snapshots/1f",
-        "hub/models--eve--m/blobs",
+        *(f"hub/models--{name}" for name in ("ada--m/blobs", "ada--m/snapshots/1f", "eve--m/blobs")),
     ):
         (tmp_path / folder).mkdir(parents=True)
     for file in ("secret", "model/config.json", "hub/models--ada--m/blobs/0a", "hub/models--eve--m/blobs/0b"):
@@ -249,7 +245,6 @@ def test_files_links_inside_and_the_blobs_of_the_same_entry_are_opened(place):
     ("path", "target"),
     [
         ("model/chat_template.jinja", "/proc/self/environ"),
-        ("model/chat_template.jinja", "../secret"),
         ("model/chat_template.jinja", "../absent"),
         ("model/deep/x.jinja", "../../secret"),
         ("model/more", "../hub"),
@@ -289,3 +284,126 @@ def test_a_link_to_a_hidden_folder_inside_is_followed(place):
 def test_pipes_and_sockets_are_named(place, make):
     make(place / "model/deep/x.json")
     assert "deep/x.json: is a pipe, a device or a socket" in refused(place / "model")
+
+
+# links are not written through
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A folder with a file that no command may change; checked when the test has ended."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "mine").write_text("mine")
+    yield folder
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"mine": "mine"}
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    rows = [{"iteration": i + 1, "objective/score": i / 10, "objective/kl": 0.0} for i in range(3)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_a_page_and_a_plot_are_not_written_through_a_link(run, outside):
+    for name in ("report.html", ".report.html.tmp", "plot.png", ".plot.png.tmp"):
+        (run / name).symlink_to(outside / "mine")
+    assert report.main([str(run)]) == 0
+    assert plot_run.main(["--run", str(run)]) == 0
+    for name, begin in (("report.html", b"<!doctype html>"), ("plot.png", b"\x89PNG")):
+        assert (run / name).read_bytes().startswith(begin)
+        assert not (run / name).is_symlink()
+
+
+def test_a_link_under_the_very_name_of_a_temporary_file_is_an_error(tmp_path, outside, monkeypatch):
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "0" * 2 * size)
+    link = tmp_path / ".x.json.00000000.tmp"
+    link.symlink_to(outside / "mine")
+    with pytest.raises(FileExistsError):
+        replace_text(tmp_path / "x.json", "new")
+    assert link.is_symlink()
+    link.unlink()
+    link.symlink_to(outside / "new")
+    with pytest.raises(FileExistsError):
+        replace_text(tmp_path / "x.json", "new")
+
+
+def test_what_kills_left_of_files_is_swept_and_what_others_write_now_is_not(tmp_path):
+    names = [f".x.json.{letter * 8}.tmp" for letter in "0af"]
+    for name in (*names, ".x.json.mine.tmp"):
+        (tmp_path / name).write_text("half")
+    old = os.stat(tmp_path).st_mtime - LITTER - 1
+    os.utime(tmp_path / names[0], (old, old))
+    with atomic_file(tmp_path / "x.json", 0o600) as temporary:
+        assert {path.name for path in tmp_path.iterdir()} == {*names[1:], ".x.json.mine.tmp", temporary.name}
+        assert temporary.stat().st_mode & 0o777 == 0o600
+    repair_swaps(tmp_path, ["x.json"])
+    assert {path.name for path in tmp_path.iterdir()} == {"x.json", ".x.json.mine.tmp"}
+    with pytest.raises(KeyboardInterrupt), atomic_file(tmp_path / "x.json"):
+        raise KeyboardInterrupt
+    assert {path.name for path in tmp_path.iterdir()} == {"x.json", ".x.json.mine.tmp"}
+
+
+def test_links_in_the_place_of_the_hidden_folders_of_a_swap_are_removed_alone(tmp_path, outside):
+    for name in (".agent.tmp", ".agent.old"):
+        (tmp_path / name).symlink_to(outside)
+    with atomic_folder(tmp_path / "agent") as folder:
+        (folder / "file").write_text("new")
+    assert {path.name for path in tmp_path.iterdir()} == {"agent", "outside"}
+    for name in (".agent.tmp", ".agent.old"):
+        (tmp_path / name).symlink_to(outside)
+    repair_swaps(tmp_path, ["agent"])
+    (tmp_path / ".agent.tmp").symlink_to(outside)
+    remove_whole(tmp_path / "agent")
+    assert {path.name for path in tmp_path.iterdir()} == {"outside"}
+    (tmp_path / "agent").symlink_to(outside)
+    with pytest.raises(UserError, match=r"agent: is a link.*put what it leads to in its place"):
+        remove_whole(tmp_path / "agent")
+
+
+@pytest.mark.parametrize("target", ["mine", "new"])
+def test_a_lock_that_is_a_link_is_an_error(tmp_path, outside, target):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK).symlink_to(outside / target)
+    with (
+        pytest.raises(UserError, match=rf"is a link, which must be removed: '.*{LOCK}'"),
+        lock_folder(tmp_path / "run"),
+    ):
+        pytest.fail("it was locked")
+
+
+def test_the_log_of_an_error_does_not_follow_a_link(tmp_path, outside, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rlhf_dialog_error.log").symlink_to(outside / "mine")
+    with exit_code(debug=False) as ending:
+        raise ZeroDivisionError
+    assert ending.code == 70
+    assert "ZeroDivisionError" in (tmp_path / "rlhf_dialog_error.log").read_text()
+
+
+@pytest.mark.parametrize("place", ["versions", "versions/0001", "night", "feedback.sqlite"])
+def test_a_bots_folder_that_is_a_link_is_refused_by_its_name(bot, outside, tmp_path, capsys, place):
+    path = bot.folder / place
+    if path.exists():
+        shutil.move(path, tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved" if (tmp_path / "moved").exists() else outside)
+    before = contents(tmp_path / "bot")
+    for words in (["learn"], ["status"], ["forget", "0" * 16]):
+        assert feedback([words[0], "--run", str(bot.folder), *words[1:]]) == 2
+        assert f"error: {path}: is a link, which may lead elsewhere" in capsys.readouterr().err
+    assert contents(tmp_path / "bot") == before
+
+
+@pytest.mark.parametrize("name", [".lock", ".lineage.lock"])
+def test_a_bots_lock_that_is_a_link_makes_no_file_elsewhere(bot, outside, capsys, name):
+    (bot.folder / name).unlink(missing_ok=True)
+    (bot.folder / name).symlink_to(outside / "new")
+    words = ["learn"] if name == ".lock" else ["forget", "0" * 16]
+    assert feedback([words[0], "--run", str(bot.folder), *words[1:]]) == 2
+    said = capsys.readouterr().err
+    assert f"{bot.folder}: cannot be written: " in said
+    assert "is a link, which must be removed" in said
+    assert Bot(bot.folder).champion() == "0001"

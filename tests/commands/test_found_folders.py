@@ -1,24 +1,38 @@
-"""What a folder of somebody else names is not obeyed: no class with its arguments, no file outside of it, no question to the Hub.
+"""What a folder of somebody else names is not obeyed: no class of one's own, no file outside of it, no question to a server.
 
-Each case has its control: with --trust_config the same command does what the folder asks for.
+Each case has its control: with --trust_config, or as one's own YAML, the same command does what the folder asks for.
 """
 
+import ast
 import json
+import os
+import shutil
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import yaml
 
+from rlhf_dialog.commands.dispatcher import COMMANDS as COMMANDS_BY_NAME
+from rlhf_dialog.commands.dispatcher import main
 from rlhf_dialog.config.registry import EnvironmentFactory
+from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
 from rlhf_dialog.feedback.commands.feedback import main as feedback
+from rlhf_dialog.task_oriented.commands import train_policy
 from rlhf_dialog.task_oriented.commands.evaluate_policy import main as evaluate_policy
+from tests.parts.evaluations import save_run
+from tests.parts.hub_server import hub_server  # noqa: F401  a fixture
+from tests.parts.poisoned import MARKER, with_code
+from tests.parts.policy_runs import SMALL, domain_file
+from tests.parts.processes import ROOT, run_python
+from tests.parts.servers import serving
+from tests.parts.tiny import write_data
 
 SECRET = "the sentence that must not be shown"
 
 
 class Witness:
-    """A class of the user's own, built with the stranger's arguments."""
-
     built: list[dict[str, object]] = []  # noqa: RUF012  what it was built with
 
     def __init__(self, **args):
@@ -40,7 +54,6 @@ def witness():
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The names that the Hub was asked for."""
     names = []
 
     def ask(name, *_args, **_keys):
@@ -54,14 +67,7 @@ def asked(monkeypatch):
 
 
 def policy_agent(folder, **keys):
-    """A stranger's agent that chooses acts."""
-    known = {
-        "format_version": 1,
-        "domain_name": "restaurant",
-        "domain_hash": "0",
-        "domain": "restaurant",
-        "error_rate": 0.0,
-    }
+    known = {"format_version": 1, "domain_name": "x", "domain_hash": "0", "domain": "restaurant", "error_rate": 0.0}
     known |= {"user": "friendly", "max_turns": 5, "policy": {"id": "random", "args": {}}, "environment": None}
     folder.mkdir(parents=True)
     (folder / "policy_agent.json").write_text(json.dumps(known | keys))
@@ -172,3 +178,203 @@ def test_a_bots_own_settings_do_not_ask_the_hub(tmp_path, capsys, asked):
         assert "--trust_config" in said
     code, said = outcome(feedback, capsys, *learn, "--dry_run", "--trust_config")
     assert code == 0
+
+
+# every command, with servers that listen, a token in the environment and a file with a secret
+
+OUTPUTS = ("out", "hub_polite")  # the second is that of a push that is only shown
+
+
+def ones(number, body, handler):
+    return 200, json.dumps({"scores": [1.0] * len(json.loads(body)["dialogues"])}).encode()
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
+    """A working folder with `data`, `secret.txt`, the user's own `own.yaml`, and a stranger's run `evil` and acts `acts`; what
+    the servers were asked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", MARKER)
+    monkeypatch.setattr("builtins.input", lambda _: "quit")
+    write_data(tmp_path / "data", 25)
+    (tmp_path / "secret.txt").write_text(SECRET)
+    with serving(ones) as server:
+        reward = {"id": "RemoteReward", "args": {"url": server.url, "token_env": "HF_TOKEN", "retries": 0}}
+        for name in ("evil", "quiet_run"):
+            save_run(tmp_path / name, str(tmp_path / "data"), 1)
+        hostile = yaml.safe_load((tmp_path / "evil/config.yaml").read_text()) | {
+            **{"reward_class": reward, "model_path": "stranger/model", "ref_model": "stranger/model"},
+            **{
+                "trust_remote_code": True,
+                "allow_pickle_weights": True,
+                "env": {"args": {"data_path": "stranger/data"}},
+            },
+        }
+        for folder in ("evil", "evil/agent"):
+            (tmp_path / folder / "config.yaml").write_text(yaml.safe_dump(hostile))
+        (tmp_path / "evil/metrics.jsonl").write_text('{"iteration": 1, "objective/score": 0.5}\n')
+        policy_agent(tmp_path / "acts/agent", environment={"id": "corpus", "args": {"data_path": "stranger/data"}})
+        shutil.copytree(tmp_path / "evil", tmp_path / "talks")
+        shutil.copytree(tmp_path / "evil", tmp_path / "linked")
+        (tmp_path / "linked/config.yaml").unlink()
+        (tmp_path / "linked/config.yaml").symlink_to(tmp_path / "evil/config.yaml")
+        shutil.copytree(tmp_path / "evil", tmp_path / "coded")
+        with_code(tmp_path / "coded/agent", tmp_path / "went_off")
+        args = {"model": "stranger/model", "openings": str(tmp_path / "secret.txt")}
+        talks = {"model_path": "m", "environment": {"id": "language_model_user", "args": args}}
+        (tmp_path / "talks/config.yaml").write_text(yaml.safe_dump(talks))
+        own = {
+            "model_path": "evil/agent",
+            "env": {"args": {"data_path": "data"}},
+            "reward_class": {"id": "LengthMatch"},
+        }
+        own |= {"rollout_batch_size": 2, "max_new_tokens": 4, "max_prompt_length": 60, "run_dir": "out"}
+        (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
+        tmp_path.joinpath("out").mkdir()
+        yield tmp_path, lambda: [*server.requests, *hub_server.requests]
+
+
+def written(folder):
+    """Files outside of the output, and their contents."""
+    kept = (path for path in folder.rglob("*") if path.is_file() and "hub_cache" not in path.parts)
+    return {str(path): path.read_bytes() for path in kept if path.relative_to(folder).parts[0] not in OUTPUTS}
+
+
+COMMANDS = {
+    "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2",
+    "evaluate of its data": "--agent evil/agent --output out/e.json --max_prompts 2",
+    "evaluate of a link": "--agent linked/agent --data_path data --output out/e.json --max_prompts 2",
+    "evaluate of its code": "--agent coded/agent --data_path data --output out/e.json --trust_config",
+    "evaluate with a baseline": "--agent quiet_run/agent --baseline evil/agent --output out/e.json --max_prompts 2",
+    "chat": "--agent evil/agent",
+    "chat of its code": "--agent coded/agent",
+    "train": "--config own.yaml --experiment_name new --max_iterations 1",
+    "train with its critic": "--config own.yaml --max_iterations 1 --critic_path evil/agent --use_share_model false",
+    "plot-run": "--run evil --output out/plot.png",
+    "report": "evil --output out/report.html",
+    "push-to-hub": "--agent evil/agent --repo polite --dry_run",
+    "export": "--run evil --output out/agent",
+    "train-sft": "--data_path data --model_path evil/agent --output out/sft --max_steps 1 --batch_size 2",
+    "train-preference-model": "--data_path data --model_path evil/agent --output out/m --max_steps 1",
+    "train-intent-classifier": "--data_path data --model_path evil/agent --output out/m --max_steps 1",
+    "evaluate-policy": "--agent acts/agent --dialogues 1 --output out/e.json",
+    "evaluate-policy of a language model": "--agent talks/agent --dialogues 1 --output out/e.json",
+    "feedback init": "--run out/bot --agent evil/agent",
+}
+OTHERS = {  # the first is above; tests/models/test_network.py has what the second loads
+    *("feedback learn", "feedback serve"),
+    # these open no folder of a stranger
+    *("audit", "benchmark", "doctor", "schema", "train-policy", "train-relevance-model", "write-dialogues"),
+    *(f"feedback {name}" for name in ("backup", "export", "forget", "import", "rollback", "status")),
+}
+CONTROLS = {
+    "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2 --trust_config",
+    "evaluate of its data": "--agent evil/agent --output out/e.json --max_prompts 2 --trust_config",
+    "train": "--config evil/config.yaml --experiment_name new --run_dir out",
+    "evaluate-policy": "--agent acts/agent --dialogues 1 --output out/e.json --trust_config",
+    "evaluate-policy of a language model": "--agent talks/agent --dialogues 1 --output out/e.json --trust_config",
+}
+
+
+def command_of(name):
+    return name.partition(" of ")[0].partition(" with ")[0]
+
+
+def words_of(name, text):
+    return [*command_of(name).split(), *text.split()]
+
+
+def test_every_command_is_in_the_table():
+    commands = {*COMMANDS_BY_NAME, *(f"feedback {name}" for name in SUBCOMMANDS)} - {"feedback"}
+    assert sorted(commands) == sorted({*map(command_of, COMMANDS), *OTHERS})
+
+
+def code_of(words):
+    try:
+        return main(words)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_nothing_is_asked_shown_or_written_elsewhere(place, name, capfd):
+    folder, asked = place
+    before = written(folder)
+    code = code_of(words_of(name, COMMANDS[name]))
+    said = "".join(capfd.readouterr())
+    assert code in (0, 2), said
+    assert asked() == []
+    outputs = [path.read_bytes() for path in (folder / "out").rglob("*") if path.is_file()]
+    assert not any(secret.encode() in text for secret in (SECRET, MARKER) for text in [said.encode(), *outputs])
+    assert written(folder) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONTROLS)
+def test_trusted_it_is_asked(place, name, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _: None)  # the Hub's library asks again, and waits
+    code_of(words_of(name, CONTROLS[name]))
+    assert place[1]() != []
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_has_the_users_own_settings(place):
+    folder, asked = place
+    train = ["train", "--config", "own.yaml", "--max_iterations", "1", "--experiment_name", "new"]
+    assert main(train) == 0
+    hostile = (folder / "evil/config.yaml").read_bytes()
+    for path in (folder / "out/new").rglob("config.yaml"):
+        path.write_bytes(hostile)
+    for state in (folder / "out/new/checkpoints").glob("iter_*/trainer.json"):  # a stranger makes the hashes fit
+        kept = {key: v for key, v in json.loads(state.read_text()).items() if key not in ("files", "sizes", "sha256")}
+        state.write_text(json.dumps(kept))
+    assert main([*train, "--resume", "--max_iterations", "2"]) == 0
+    assert main([*train[:-1], "other", "--resume_weights_only", "out/new"]) == 0
+    assert asked() == []
+
+
+# processes that a command starts import nothing from the working directory
+
+INSTALLED = ("pip", "torch", "numpy", "transformers", "rlhf_dialog", "experiments", "benchmarks", "sitecustomize")
+
+
+@pytest.fixture
+def traps(tmp_path, monkeypatch):
+    """The file that a module of the working directory writes its name to when it is imported; there is one of each name."""
+    folder, ran = tmp_path / "here", tmp_path / "ran"
+    folder.mkdir()
+    for name in (*sys.stdlib_module_names, *INSTALLED):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(f"print({name!r}, file=open({str(ran)!r}, 'a'))")
+        (folder / name / "__main__.py").write_text("")
+    monkeypatch.chdir(folder)
+    return ran
+
+
+def test_the_traps_work(traps):
+    run_python("-m", "pip", "--version", cwd=Path.cwd(), env={**os.environ, "PYTHONPATH": ""})
+    assert traps.exists()
+
+
+@pytest.mark.slow
+def test_a_command_that_starts_processes(traps, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    settings = SMALL | {"domain": str(domain_file(tmp_path)), "run_dir": str(tmp_path / "runs"), "process_num": 1}
+    (tmp_path / "tea.yaml").write_text(yaml.safe_dump(settings | {"epoch": 1, "batchsz": 20}), encoding="utf-8")
+    assert train_policy.main(["--config", str(tmp_path / "tea.yaml")]) == 0
+    assert not traps.exists(), Counter(traps.read_text().split())
+
+
+def test_every_python_that_is_started_has_the_option():
+    """Wherever the interpreter is named first in a list, the option is next; a build must find its own folder."""
+    started_ones = {}
+    for place in ("rlhf_dialog", "experiments", "benchmarks", "scripts"):
+        for path in (ROOT / place).rglob("*.py"):
+            if "tests" not in path.parts and "sys.executable" in (source := path.read_text(encoding="utf-8")):
+                for node in ast.walk(ast.parse(source)):
+                    if isinstance(node, ast.List) and node.elts and ast.unparse(node.elts[0]) == "sys.executable":
+                        started_ones[f"{path.relative_to(ROOT)}:{node.lineno}"] = ast.unparse(node.elts[1])
+    assert len(started_ones) >= 10
+    others = [place for place, option in started_ones.items() if option != "'-P'"]
+    assert [place.partition(":")[0] for place in others] == ["scripts/check_wheel.py"]

@@ -1,10 +1,7 @@
 """The command push-to-hub from its arguments to the repository, and the pushed agent in the other commands."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -17,13 +14,11 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.weights import save_module
 from tests.parts.evaluations import save_run
 from tests.parts.hub_server import TOKEN
-from tests.parts.processes import ROOT
 from tests.parts.tiny import write_data
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """An agent in its run."""
     root = tmp_path_factory.mktemp("home_of_ada")
     return save_run(root / "first", str(write_data(root / "my_data", 3)), 1, experiment_name="first")
 
@@ -95,26 +90,3 @@ def test_a_config_in_the_working_directory_is_not_that_of_an_agent_of_the_hub(tr
     assert (
         evaluate.read_run(parse_options(evaluate.EvaluateOptions, ["--agent", "polite", "--output", "e.json"])) is None
     )
-
-
-@pytest.mark.slow
-def test_a_kill_in_the_middle_leaves_no_commit_and_the_command_goes_on(trained, hub_server, tmp_path):
-    """A process of its own, which takes the token from the file of `hf auth login`."""
-    (tmp_path / "token").write_text(TOKEN)
-    kept = {name: x for name, x in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-    place = {
-        "HF_HOME": str(tmp_path),
-        "HF_ENDPOINT": hub_server.url,
-        "HF_HUB_DISABLE_XET": "1",
-        "PYTHONPATH": str(ROOT),
-    }
-    words = [sys.executable, str(ROOT / "scripts" / "push_to_hub.py"), "--agent", str(trained), "--repo", "ada/polite"]
-    hub_server.fails = {"blob": "hang"}
-    with subprocess.Popen(words, env=kept | place, cwd=tmp_path, stderr=subprocess.PIPE) as process:
-        hub_server.hanging.wait()
-        process.kill()
-        assert TOKEN.encode() not in process.communicate()[1]
-    assert [len(repo.commits) for repo in hub_server.repos.values()] == [1]
-    hub_server.fails = {}
-    assert push("--agent", trained, "--repo", "ada/polite") == 0
-    assert "model.safetensors" in hub_server.repos["ada/polite"].files

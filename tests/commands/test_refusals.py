@@ -58,7 +58,6 @@ TABLE = [  # command line: words of the message
     ("train --reward_class.args.parts.0.weight heavy", "parts[0]", "heavy"),
     ("train --reward_class '{id: NLPReward}'", "intent_model"),
     ("train --reward_class '{id: NLPReward, args: {intent_model: ./absent}}'", "intent_model", "./absent"),
-    ("train --reward_class.args '{1: 2}'", "reward_class"),
     ("train --max_prompt_length 251", "251", "256 positions"),
     ("train --max_new_tokens 200", "256 positions"),
     ("train --min_context_size 40", "min_context_size"),
@@ -67,21 +66,16 @@ TABLE = [  # command line: words of the message
     ("train --use_deepspeed true --deepspeed_config absent.json", "deepspeed_config: 'absent.json' not found"),
     ("train --use_deepspeed true --use_fp16 true", "fp16 weights need a GPU"),
     ("train --run_dir ppo.yaml", "run_dir", "cannot be written"),
-    ("train --run_dir ppo.yaml/deeper", "run_dir", "cannot be written"),
     ("train oops", "'oops'", "--key value"),
-    ("train --lr.x 1", "--lr.x"),
     ("train --register absent.py", "absent.py", "--register"),
     # the supervised stages
     (f"{SFT} --data_path /nowhere/data", "/nowhere/data"),
     (f"{SFT} --model_path /nowhere/model", "model_path", "/nowhere/model"),
     (f"{SFT} --n_embd 30 --n_head 4", "n_embd", "multiple"),
     (f"{SFT} --max_prompt_length 256", "max_prompt_length", "256 positions"),
-    (f"{SFT} --learning_rate -1", "learning_rate"),
     (f"{SFT} --lr 1", "lr: unknown key"),
-    (f"{SFT} --seed -1", "seed: found -1"),
     (f"{SFT} --data_path broken", "dialogues_act_validation.txt"),
     (f"{ACTS} --hidden_size 30 --num_heads 4", "hidden_size", "multiple"),
-    (f"{ACTS} --context_size 5", "context_size: unknown key"),
     (f"{ACTS} --data_path no_acts", "17 of 17 turns in the train split"),
     (f"{RELEVANCE} --architecture tree", "architecture: found 'tree'"),
     (f"{PAIRS} same.jsonl", "line 2", "'chosen' and 'rejected' are the same"),
@@ -96,7 +90,6 @@ TABLE = [  # command line: words of the message
     (f"{EVALUATE} --agent lm", "--config", "--data_path"),
     (f"{EVALUATE} --agent lm --data_path no_acts --best_of 2", "--best_of", "no reward"),
     (f"{EVALUATE} --agent lm --data_path pairs.jsonl", "validation split", "--split test"),
-    (f"{EVALUATE} --config absent.yaml", "not found"),
     (f"{EVALUATE} --baseline ./absent", "absent"),
     (f"{EVALUATE} --batch_size 0", "--batch_size: found 0"),
     (f"{EVALUATE} --best_of 0", "--best_of: found 0"),
@@ -105,17 +98,15 @@ TABLE = [  # command line: words of the message
     (f"{EVALUATE} --device cuda", "CUDA"),
     (f"{EVALUATE} --seed 4294967296", "--seed: found 4294967296"),
     (f"{EVALUATE} --temperature 0", "'temperature': 0"),
-    (f"{EVALUATE} --temperature 1e-45", "temperature"),
     (f"{EVALUATE} --top_k=-1", "'top_k': -1"),
     (f"{EVALUATE} --top_p 1.5", "'top_p': 1.5"),
     (f"{EVALUATE} --data_path ''", "--data_path"),
     (f"{EVALUATE} --output ''", "--output"),
     (f"{EVALUATE} --report .", "--report: '.'"),
-    (f"{EVALUATE} --samples e.json", "twice"),
+    (f"{EVALUATE} --replies e.json", "twice"),
     (f"{EVALUATE} --output pipe", "--output: 'pipe' is not a regular file"),
     (f"{EVALUATE} --replies pipe", "--replies: 'pipe' is not a regular file"),
     (f"{EVALUATE} --register exits.py", "--register exits.py", "SystemExit: 1 words"),
-    (f"{EVALUATE} --register pipe", "--register pipe", "not a regular file"),
     (f"{EVALUATE} --relevance_model nowhere", "--relevance_model: 'nowhere'"),
     (f"{EVALUATE} --judge ./nowhere", "--judge", "./nowhere"),
     (f"{EVALUATE} --judge '{{id: Nobody}}'", "--judge", "unknown reward 'Nobody'"),
@@ -125,7 +116,6 @@ TABLE = [  # command line: words of the message
     (f"{EVALUATE} --judge classifier --judge classifier", "--judge", "two act classifiers"),
     (f"{EVALUATE} --beside a=lm --beside a=run/agent", "--beside", "a=lm, a=run/agent"),
     (f"{EVALUATE} --beside before=lm", "--beside: 'before'"),
-    (f"{EVALUATE} --beside nowhere", "--beside"),
     # audit
     (f"{AUDIT} --max_prompts 19", "--max_prompts: found 19", "20"),
     (f"{AUDIT} --search_prompts 9", "--search_prompts: found 9", "10"),
@@ -158,11 +148,9 @@ TABLE = [  # command line: words of the message
     ("chat --agent lm --device foo", "--device: found 'foo'"),
     ("chat --agent lm --seed -1", "--seed: found -1"),
     ("chat --agent lm --temperature=-1", "--temperature -1"),
-    ("chat --agent lm --temperature nan", "--temperature nan"),
     ("chat --agent lm --temperature inf", "--temperature inf"),
     # what is published, exported, shown and written
     (f"{PUSH} a//b", "--repo: found 'a//b'"),
-    (f"{PUSH} a--b", "--repo: found 'a--b'"),
     (f"{PUSH} a --output o", "--output", "--dry_run"),
     (f"{PUSH} a", "--repo", "no access token"),
     (f"{PUSH} a --evaluation run/agent/config.json", "--evaluation", "rlhf-dialog evaluate"),
@@ -196,7 +184,6 @@ def write_yaml(path, keys):
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory):
-    """A folder with what the commands read, good and bad."""
     root = tmp_path_factory.mktemp("house")
     tiny.write_data(root / "data", 12)
     save_plain(root / "lm")
@@ -249,7 +236,6 @@ def house(tmp_path_factory):
     return root
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0][:70])
 def test_a_mistake_is_one_message_and_nothing_is_written(row, house, monkeypatch, capsys):
     monkeypatch.chdir(house)

@@ -1,7 +1,6 @@
 """What the terminal keeps of its person: the random id and the lines that were typed."""
 
 import logging
-import os
 import pwd
 import re
 import stat
@@ -10,8 +9,7 @@ import sys
 import pytest
 
 from rlhf_dialog.commands import terminal_state
-from rlhf_dialog.commands.terminal_state import edit_lines, forget_lines, state_folder, terminal_person
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.commands.terminal_state import edit_lines, forget_lines, terminal_person
 
 
 @pytest.fixture
@@ -20,31 +18,21 @@ def state(tmp_path, monkeypatch):
     return tmp_path / "state" / "rlhf-dialog"
 
 
-def mode(path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
-
-
-def test_the_person_is_a_random_id_that_is_kept(state):
+def test_the_person_is_a_random_id_that_is_kept(state, monkeypatch, tmp_path):
     person = terminal_person()
     assert re.fullmatch(r"[0-9a-f]{32}", person)
     assert terminal_person() == person
-    assert (mode(state / "person"), mode(state)) == (0o600, 0o700)
-    assert [path.name for path in state.iterdir()] == ["person"]
-
-
-@pytest.mark.parametrize("given", ["", "relative/path"])
-def test_the_state_is_in_the_home_folder_unless_a_whole_path_is_given(monkeypatch, tmp_path, given):
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (state / "person", state)] == [0o600, 0o700]
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", given)
-    assert state_folder() == tmp_path / ".local" / "state" / "rlhf-dialog"
+    for given in ("", "relative/path"):
+        monkeypatch.setenv("XDG_STATE_HOME", given)
+        assert terminal_person() == (tmp_path / ".local/state/rlhf-dialog/person").read_text().strip()
 
 
-@pytest.mark.parametrize("obstacle", ["another text", "a folder", "no state folder"])
+@pytest.mark.parametrize("obstacle", ["another text", "no state folder"])
 def test_where_the_id_cannot_be_kept_it_is_new_each_time_with_a_warning(state, caplog, obstacle):
     if obstacle == "no state folder":
         state.parent.write_text("a file")
-    elif obstacle == "a folder":
-        (state / "person").mkdir(parents=True)
     else:
         state.mkdir(parents=True)
         (state / "person").write_text("me")
@@ -52,8 +40,7 @@ def test_where_the_id_cannot_be_kept_it_is_new_each_time_with_a_warning(state, c
         first, second = terminal_person(), terminal_person()
     assert first != second
     assert "cannot be kept" in caplog.text
-    if obstacle == "another text":
-        assert (state / "person").read_text() == "me"
+    assert obstacle == "no state folder" or (state / "person").read_text() == "me"
 
 
 def nobody(uid):
@@ -67,41 +54,15 @@ def test_a_person_without_a_home_folder_is_a_warning(monkeypatch, caplog):
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     assert re.fullmatch(r"[0-9a-f]{32}", terminal_person())
     assert "no home folder" in caplog.text
-    forget_lines()
 
 
-def test_lines_that_were_typed_can_be_forgotten(state, monkeypatch):
-    """With those of the file that earlier versions wrote."""
+def test_lines_that_were_typed_can_be_forgotten_and_a_pipe_is_no_terminal(monkeypatch):
     readline = pytest.importorskip("readline")
-    monkeypatch.setattr(terminal_state, "is_terminal", lambda: True)
-    edit_lines()
-    state.mkdir(parents=True)
-    (state / "chat_history").write_text("a secret")
-    readline.add_history("another")
-    forget_lines()
-    forget_lines()
-    assert (readline.get_current_history_length(), list(state.iterdir())) == (0, [])
-    (state / "chat_history").mkdir()
-    with pytest.raises(UserError, match=r"chat_history"):
-        forget_lines()
-
-
-def test_two_terminals_that_begin_together_are_one_person(state, monkeypatch):
-    """The second one finds the file that the first one has made meanwhile."""
-    state.mkdir(parents=True)
-    link = os.link
-
-    def late(source, target):
-        monkeypatch.setattr(os, "link", link)
-        (state / "person").write_text("a" * 32)
-        link(source, target)
-
-    monkeypatch.setattr(os, "link", late)
-    assert terminal_person() == "a" * 32
-    assert [path.name for path in state.iterdir()] == ["person"]
-
-
-def test_a_pipe_and_a_closed_standard_input_are_no_terminals(monkeypatch):
     assert not terminal_state.is_terminal()
     monkeypatch.setattr(sys, "stdin", None)
     assert not terminal_state.is_terminal()
+    monkeypatch.setattr(terminal_state, "is_terminal", lambda: True)
+    edit_lines()
+    readline.add_history("a secret")
+    forget_lines()
+    assert readline.get_current_history_length() == 0

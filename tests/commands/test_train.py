@@ -72,7 +72,6 @@ def test_a_bug_leaves_its_traceback_in_the_run_folder(run, tmp_path, monkeypatch
 
 
 def test_a_file_that_registers_classes_is_run_first(run, tmp_path, monkeypatch, capsys):
-    """As for the other commands; without it the reward is unknown."""
     path = tmp_path / "mine.py"
     path.write_text(
         "from rlhf_dialog import BaseReward, RewardFactory\n\n\n"

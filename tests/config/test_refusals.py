@@ -1,6 +1,7 @@
 """What a user gets wrong in a configuration: one message with these words. `commands/test_refusals.py` has the command line."""
 
 import os
+import sys
 
 import pytest
 
@@ -8,6 +9,9 @@ import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that ids and arguments are checked
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import find_config, load_config, override, parse_arguments
+from rlhf_dialog.config.problems import walk
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.synonyms import HINTS, NO_EFFECT, hint
 from rlhf_dialog.errors import UserError
 from tests.parts.yaml_files import SMALL, message
 
@@ -29,7 +33,6 @@ KEYS = [  # lines of a YAML, in place of those of the same keys: words of the on
     ("lr: .inf", "lr: found inf", "finite"),
     ("ppo_epoch: 2.5", "ppo_epoch: found 2.5"),
     ("clip_param: 1.0e+300", "clip_param: found 1e+300"),
-    ("total_time_steps: 1e15", "total_time_steps: found '1e15'"),
     ("stop_token_ids: [3, true]", "stop_token_ids.1: found True"),
     (r'experiment_name: "\e[2J"', r"experiment_name: found '\x1b[2J'"),
     ("push_to_hub: a--b", "push_to_hub: found 'a--b'", "repository"),
@@ -48,7 +51,6 @@ KEYS = [  # lines of a YAML, in place of those of the same keys: words of the on
     ("reference: false\nkl_coef: 0\nref_model: m", "reference", "ref_model: m"),
     ("reference: false\nkl_coef: 0\nkl_in: loss", "reference", "kl_in: loss"),
     ("guard: {action: stop, judge: {id: LengthMatch}}", "guard", "eval_interval"),
-    ("guard: {action: stop}\neval_interval: 5", "guard.judge: missing"),
     ("use_share_model: true\ncritic_path: m", "critic_path", "use_share_model"),
     ("advantage_estimator: rloo\ncritic_warmup: 3", "critic_warmup", "use_share_model"),
     ("use_lora: true\ncritic_warmup: 3", "critic_warmup", "use_lora"),
@@ -56,6 +58,23 @@ KEYS = [  # lines of a YAML, in place of those of the same keys: words of the on
     ("precision: fp32\nuse_amp: true", "precision: fp32", "use_amp: true"),
     ("precision: bf16\nuse_amp: false\namp_dtype: fp16", "precision: bf16", "use_amp: false", "amp_dtype: fp16"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ("learning_rate", "; did you mean 'lr'?"),
+        ("response_length", "; did you mean 'max_new_tokens'?"),
+        ("dataset_name", "; did you mean 'env.args.data_path'?"),
+        ("clip_parm", "; did you mean 'clip_param'?"),
+        ("xyzzy", ""),
+    ],
+)
+def test_a_name_of_another_library_wins_over_the_nearest_name(write, key, advice):
+    assert message(write(f"{SMALL}{key}: 1\n")).endswith(f"\n  {key}: unknown key{advice}")
+    keys = {name for name, _ in walk(Config)}
+    assert (set(HINTS.values()) <= keys, set(HINTS) & {*keys, *NO_EFFECT}) == (True, set())
+    assert hint("learning_rate", ["learning_rat"]) == ""  # of a command with other keys
 
 
 @pytest.mark.parametrize("row", KEYS, ids=lambda row: row[0][:60])
@@ -139,8 +158,9 @@ def test_what_is_no_file(tmp_path, monkeypatch):
     for name in ("nlp_ppo.yaml", "mine.yaml", "notes.txt"):
         (tmp_path / "configs" / name).touch()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "nowhere/train_ppo.py")])
     with pytest.raises(UserError) as error:
-        find_config("nlp_poo.yaml", tmp_path / "nowhere")
+        find_config("nlp_poo.yaml")
     assert [word in str(error.value) for word in ("'nlp_ppo.yaml'", "mine.yaml", "notes.txt")] == [True, True, False]
     assert str(error.value).count("nlp_ppo.yaml") == 2  # as the nearest name and in one list: both folders have it
 

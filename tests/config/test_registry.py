@@ -2,8 +2,7 @@
 
 import pytest
 
-import rlhf_dialog.rewards  # noqa: F401
-from rlhf_dialog.config.registry import Registry, RewardFactory
+from rlhf_dialog.config.registry import Registry
 from rlhf_dialog.errors import UserError
 
 
@@ -51,7 +50,3 @@ def test_a_wrong_name_or_argument_and_nothing_is_built(registry, name, args, wor
     with pytest.raises(UserError) as caught:
         registry.create(name, args)
     assert [word for word in words if word not in str(caught.value)] == []
-
-
-def test_built_in_rewards_are_registered():
-    assert {"NLPReward", "Intent", "Meteor", "LengthMatch", "CompositeReward"} <= set(RewardFactory.classes)

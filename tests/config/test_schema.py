@@ -27,21 +27,11 @@ from tests.parts.yaml_files import SMALL
 def test_the_defaults_are_the_documents(write):
     config = load_config(write(SMALL))
     assert (config.episode_length, config.env_num, config.num_mini_batch, config.ppo_epoch) == (128, 5, 20, 5)
-    assert (config.lr, config.critic_lr, config.total_time_steps, config.run_dir) == (
-        1e-6,
-        1e-6,
-        100_000,
-        "./run_results",
-    )
+    assert (config.lr, config.critic_lr, config.total_time_steps) == (1e-6, 1e-6, 100_000)
     assert (config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip) == (0.2, 0.05, 0.1, 0.2)
-    assert (config.save_interval, config.log_interval, config.context_size, config.min_context_size) == (
-        "auto",
-        1,
-        5,
-        1,
-    )
-    assert (config.opti_eps, config.turn_separator, config.trust_remote_code) == (1e-5, "auto", False)
-    assert config.ref_model is None
+    assert (config.save_interval, config.log_interval, config.run_dir) == ("auto", 1, "./run_results")
+    assert (config.context_size, config.min_context_size, config.turn_separator) == (5, 1, "auto")
+    assert (config.opti_eps, config.trust_remote_code, config.ref_model) == (1e-5, False, None)
     assert config.vec_info_class.id == "NLPVecInfo"
 
 
@@ -100,9 +90,7 @@ def test_numbers_that_yaml_reads_as_text():
     assert (Small(number="1e3").number, Small(share="1e-6").share, Small(name=5).name) == (1000, 1e-6, "5")
 
 
-@pytest.mark.parametrize(
-    "keys", [{"number": True}, {"share": False}, {"share": float("nan")}, {"number": 10**13}, {"x": 1}]
-)
+@pytest.mark.parametrize("keys", [{"number": True}, {"share": False}, {"share": float("nan")}, {"x": 1}])
 def test_values_that_are_refused(keys):
     with pytest.raises(ValidationError):
         Small(**keys)
@@ -139,45 +127,30 @@ def test_training_reads_it_and_says_what_has_no_effect(run_folder, capsys, caplo
     deleted = set(keys) & set(NO_EFFECT)
     assert set(keys) - deleted <= set(printed)
     changed = {key for key in set(keys) - deleted if printed[key] != keys[key]}
-    assert changed == {"env", "guard", "ledger_texts"}
+    assert changed == {"env", "ledger_texts"}
     assert printed["env"]["args"] == keys["env"]["args"] | {"columns": {}, "split": {}}
     assert printed["ledger_texts"] == "all"  # true
-    assert printed["guard"] == keys["guard"] | {"action": "stop"}
     lines = [one.getMessage() for one in caplog.records]
-    assert sum(line.startswith("guard.action: go_back is read as stop") for line in lines) == 1
     assert sum("has no effect here" in line for line in lines) == len(deleted)
 
 
-def test_guards_of_earlier_checkouts_are_read(write):
-    def guard(action, judge):
-        return load_config(write(f"{SMALL}eval_interval: 1\nguard: {{action: {action}, judge: {judge}}}\n")).guard
-
-    assert [guard(action, "{id: LengthMatch}").action for action in ("raise_kl", "go_back", "warn")] == [
-        "warn",
-        "stop",
-        "warn",
-    ]
-    assert guard("raise_kl", "null") is None
+@pytest.mark.parametrize("judge", ["", ", judge: null", ", judge: {id: LengthMatch}"])
+def test_a_guard_without_a_judge_is_off(write, caplog, judge):
+    caplog.set_level("INFO")
+    config = load_config(write(f"{SMALL}eval_interval: 1\nguard: {{action: stop{judge}}}\n"))
+    assert (config.guard is not None) == ("id" in judge) == ("guard.judge" not in caplog.text)
 
 
-def test_what_is_stored_of_it_is_read_again(run_folder, tmp_path):
+def test_what_is_stored_of_it_is_read_again_by_every_command(run_folder, tmp_path):
     config = load_config(run_folder / "config.yaml")
     (tmp_path / "again.yaml").write_text(dump_yaml(config))
     assert load_config(tmp_path / "again.yaml").model_dump() == config.model_dump()
-
-
-@pytest.mark.parametrize("trust", [True, False])
-def test_commands_that_find_it_beside_an_agent_or_in_a_checkpoint_read_it(run_folder, trust):
-    if trust:
-        options = ExportOptions(run=run_folder, output="out", trust_config=True)
-        assert _read_config(run_folder / "config.yaml", options).seed == 1
-    assert read_run_config(None, run_folder / "config.yaml", trust).config.seed == 1
+    options = ExportOptions(run=run_folder, output="out", trust_config=True)
+    assert _read_config(run_folder / "config.yaml", options).seed == 1
+    for trust in (True, False):
+        assert read_run_config(None, run_folder / "config.yaml", trust).config.seed == 1
     assert read_run_config(run_folder / "config.yaml", Path("none")).config.seed == 1
-
-
-def test_the_report_and_the_card_read_it(run_folder):
-    assert read_run(run_folder).config["seed"] == 1
-    assert run_of(run_folder / "agent").config["seed"] == 1
+    assert read_run(run_folder).config["seed"] == run_of(run_folder / "agent").config["seed"] == 1
 
 
 BASE: dict[str, Any] = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
@@ -193,7 +166,6 @@ BASE: dict[str, Any] = {"model_path": "m", "env": {"args": {"data_path": "d"}}, 
         {"reward_class": {"id": "LengthMatch", "args": None}},
         {"kl_coef_max": None, "stop_token_ids": [1, 2]},
     ],
-    ids=lambda keys: " ".join(keys)[:30] or "nothing else",
 )
 def test_what_the_yaml_accepts_the_schema_accepts(keys, tmp_path, monkeypatch):
     monkeypatch.setattr("rlhf_dialog.config.registry.RewardFactory.classes", {})  # ids are not looked up

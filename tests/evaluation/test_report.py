@@ -9,7 +9,6 @@ from rich.console import Console
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.evaluation.report import (
-    choose_samples,
     finite,
     list_notes,
     markdown,
@@ -60,12 +59,6 @@ def test_the_table_of_a_terminal_has_intervals_for_the_agents_alone():
     text = console.export_text()
     assert all(number in text for number in ("1.500", "[1.250", "1.750]", "2.000", "0.500"))
     assert "3.000" not in text
-
-
-def test_three_samples_evenly_spread():
-    found = choose_samples(PROMPTS, {"agent": answers("yes"), "other": answers("no")})
-    assert [one["reference"] for one in found] == ["2 .", "4 .", "6 ."]
-    assert found[0] == {"last_turn": "2 ?", "reference": "2 .", "agent": "yes 2", "other": "no 2"}
 
 
 def test_a_line_for_each_prompt_with_every_reply():

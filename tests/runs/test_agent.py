@@ -1,14 +1,25 @@
-"""PPOAgent from Python, and what it refuses before anything is trained."""
+"""PPOAgent from Python, what a run begins with, and what it refuses before anything is trained."""
 
+import contextlib
 import fcntl
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rlhf_dialog import ChatAgent, Config, PPOAgent, RewardFactory, UserError
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
+from rlhf_dialog.errors import SignalExit
+from rlhf_dialog.rewards.length import LengthMatch
+from rlhf_dialog.runs import agent as agent_module
+from rlhf_dialog.runs import smoke as smoke_module
+from rlhf_dialog.runs.optional_outputs import OptionalOutputs
+from rlhf_dialog.runs.services.validation import ValidationService
+from rlhf_dialog.runs.smoke import two_prompts
 from tests.parts import tiny
-from tests.parts.ppo_runs import same, settings, weights
+from tests.parts.ppo_runs import rows, same, settings, weights
+from tests.parts.trainers import settings as trainer_settings
 
 RUN = Path("run_results/ppo")
 
@@ -16,7 +27,7 @@ RUN = Path("run_results/ppo")
 def test_a_run_folder_in_use_is_refused_before_anything_is_loaded(run, refused, tmp_path, monkeypatch):
     folder = tmp_path / "run_results" / "ppo"
     folder.mkdir(parents=True)
-    (folder / ".lock").write_text('{"pid": 7, "host": "elsewhere", "since": "yesterday"}', encoding="utf-8")
+    (folder / ".lock").write_text("process 7 on elsewhere since yesterday", encoding="utf-8")
     monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
     with (folder / ".lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -117,6 +128,31 @@ def test_a_tokenizer_of_another_model_is_refused(refused, tmp_path):
     assert "260 tokens" in refused("--env.args.tokenizer_path", "./words")
 
 
+def test_what_is_cheap_is_done_before_models_are_loaded_under_the_lock(run, monkeypatch):
+    names = ["settle_separator", "seed_rank", "batch_plan", "check_placement", "warn_of_memory", "build_reward"]
+    names += ["read_source", "lock_folder", "load_models", "keep_with_room", "settle_sizes", "report_size"]
+    calls = []
+    for name in names:
+        real = getattr(agent_module, name)
+        monkeypatch.setattr(agent_module, name, lambda *a, name=name, real=real: calls.append(name) or real(*a))
+    agent = PPOAgent.from_config("ppo.yaml")
+    with contextlib.ExitStack() as stack:
+        agent.build(stack)
+        assert (RUN / ".lock").exists()
+    assert calls == names
+
+
+def test_the_services_of_a_run_in_the_order_of_an_iteration(tmp_path):
+    keys = {"eval_interval": 1, "guard": {"judge": {"id": "LengthMatch"}}, "run_dir": str(tmp_path)}
+    agent = PPOAgent(trainer_settings(**keys))
+    validation = ValidationService(agent.config, [Dialogue(["a"], reference="b")], LengthMatch())
+    found = agent.build_services(validation)
+    kinds = ["LedgerService", "ValidationService", "RunGuard", "TrackerService", "ReportService", "Interrupts"]
+    assert [type(service).__name__ for service in found] == kinds
+    assert validation.pause == found[3].pause
+    assert [type(service).__name__ for service in agent.build_services(None)] == [kinds[0], *kinds[3:]]
+
+
 def test_what_is_built_is_on_the_device_of_the_run(run, monkeypatch):
     """`build` alone, as the benchmark calls it, asks for device and processes as a run does."""
     world = World(local_rank=3)
@@ -125,19 +161,95 @@ def test_what_is_built_is_on_the_device_of_the_run(run, monkeypatch):
     assert trainer.world is world
 
 
-# -- what a folder holds
+@pytest.mark.slow
+def test_resume_auto_begins_a_run_and_goes_on_with_it(run, capsys):
+    words = ["--resume", "auto", "--save_interval", "1"]
+    assert run("--resume", "--max_iterations", "1") == 2
+    assert "contains no checkpoint to resume from" in capsys.readouterr().err
+    assert run(*words, "--max_iterations", "1") == 0
+    assert run(*words, "--max_iterations", "2") == 0
+    assert "resumed after iteration 1" in capsys.readouterr().err
+    assert [row["iteration"] for row in rows(RUN)] == [1, 2]
+    before = (RUN / "metrics.jsonl").read_bytes()
+    assert run(*words, "--max_iterations", "2") == 0  # of a finished run
+    assert (RUN / "metrics.jsonl").read_bytes() == before
+    assert run("--max_iterations", "2") == 2  # without it, a run in the folder is refused as ever
 
 
 @pytest.mark.slow
-def test_damaged_metrics_are_the_users_error(run, capsys):
-    assert run("--max_iterations", "3") == 0
-    lines = (RUN / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    damaged = lines[0] + b"Epoch 1\n" + lines[2]
-    (RUN / "metrics.jsonl").write_bytes(damaged)
-    capsys.readouterr()
-    assert run("--max_iterations", "4", "--resume") == 2
+def test_resume_auto_takes_the_weights_of_another_run_only_to_begin_with(run, capsys):
+    assert run("--max_iterations", "1", "--experiment_name", "old") == 0
+    words = ["--resume", "auto", "--resume_weights_only", "run_results/old", "--save_interval", "1"]
+    assert run(*words, "--max_iterations", "1") == 0
+    assert "loaded the weights of" in capsys.readouterr().err
+    assert run(*words, "--max_iterations", "2") == 0
     said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert "run_results/ppo/metrics.jsonl: " in said
-    assert "; line 2 is " in said
-    assert (RUN / "metrics.jsonl").read_bytes() == damaged
+    assert "loaded the weights of" not in said
+    assert "resumed after iteration 1" in said
+
+
+@pytest.mark.parametrize(("name", "number"), [("gae", 1), ("rloo", 4)])
+def test_the_smoke_test_has_two_prompts_with_every_estimator(name, number):
+    small = two_prompts(trainer_settings(advantage_estimator=name, rollout_batch_size=40), "folder", 1)
+    assert (small.num_responses_per_prompt, small.rollout_batch_size) == (number, 2 * number)
+
+
+def test_the_smoke_test_trains_once_in_a_folder_that_goes_and_lets_the_agent_reply(tmp_path, monkeypatch):
+    calls, agent = [], PPOAgent(trainer_settings(run_dir=str(tmp_path / "runs"), experiment_name="x"))
+    monkeypatch.setattr(PPOAgent, "meet", lambda _, writes: calls.append(("meet", writes)))
+    monkeypatch.setattr(smoke_module, "check_placement", lambda config, device: calls.append(config is agent.config))
+    monkeypatch.setattr(PPOAgent, "train", lambda small: calls.append((small.is_trial, small.run_folder.parent.parent)))
+    monkeypatch.setattr(smoke_module, "_answer_once", lambda small: calls.append(small.run_folder.parent.is_dir()))
+    smoke_module.smoke(agent)
+    assert calls == [("meet", False), True, (True, tmp_path), True]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_saved_agent_of_a_smoke_test_is_loaded_as_chat_does(tmp_path, monkeypatch):
+    said = []
+    loaded = SimpleNamespace(chat=lambda *words: said.append(words))
+    monkeypatch.setattr(smoke_module.ChatAgent, "load", lambda *words, **keys: said.append((words, keys)) or loaded)
+    policy = SimpleNamespace(lm=SimpleNamespace(device="cpu"))
+    rollout = SimpleNamespace(dialogues=[Dialogue(["a", "b", "c"])])
+    trainer = SimpleNamespace(rollout=rollout, models=SimpleNamespace(policy=policy))
+    config = SimpleNamespace(trust_remote_code=True)
+    agent = SimpleNamespace(trainer=trainer, services=(1,), run_folder=tmp_path, config=config)
+    smoke_module._answer_once(agent)
+    keys = {"device": "cpu", "trust_remote_code": True, "trust_config": True}
+    assert said == [((tmp_path / "agent",), keys), ("c", ["a", "b"])]
+    assert (agent.trainer, agent.services) == (None, ())
+
+
+class Thing:
+    def __init__(self, closed):
+        self.closed = closed
+
+    def close(self):
+        self.closed.append(self)
+
+
+def test_what_fails_is_closed_and_warned_of_once(caplog):
+    things, closed = OptionalOutputs(), []
+    things.add("one", lambda: Thing(closed))
+    things.add("two", lambda: Thing(closed))
+    things.add("three", lambda: 1 / 0)
+    for _ in range(2):
+        things.use("one", lambda _: 1 / 0)
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "three has failed and is not used any more",
+        "one has failed and is not used any more",
+    ]
+    assert (list(things.others), len(closed)) == (["two"], 1)
+    things.close()
+    assert len(closed) == 2
+
+
+def test_a_signal_passes():
+    things = OptionalOutputs()
+    things.add("one", lambda: Thing([]))
+
+    def leave(_):
+        raise SignalExit(143)
+
+    with pytest.raises(SignalExit):
+        things.use("one", leave)

@@ -30,7 +30,6 @@ def row(*parts):
 
 @pytest.fixture
 def keys(world, tmp_path, monkeypatch):
-    """The keys of a run on messages."""
     monkeypatch.chdir(tmp_path)
     model = llama(vocab_size=261)
     model.save_pretrained(tmp_path / "chat")

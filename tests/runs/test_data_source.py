@@ -1,6 +1,7 @@
 """What a run is trained on: prompts, or dialogues with an environment, whose faults end the run with one message."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,8 +23,6 @@ from tests.parts.text_environments import Letters
 
 
 class Odd(Letters):
-    """An environment with a fault of its user's."""
-
     def __init__(self, fault="none", words="more ?"):
         super().__init__(words)
         if fault == "constructor":
@@ -59,7 +58,6 @@ def own(world, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_with_an_environment_of_ones_own_and_its_resume(own, tmp_path, capsys):
-    """Four iterations are two, and two more after a resume, bit for bit."""
     evaluated = ("--eval_interval", "2", "--eval_episodes", "5")
     assert own(*evaluated, "--max_iterations", "4", "--experiment_name", "whole") == 0
     shown = capsys.readouterr()
@@ -109,7 +107,6 @@ def test_a_fault_of_an_environment_is_one_message(own, capsys, fault, words):
     [
         ("environment", "{id: Lettres}", ["'Lettres'", "'Letters'"]),
         ("environment", "{id: Letters, args: {word: a}}", ["environment", "Letters"]),
-        ("environment", "{id: Letters, max_turns: 0}", ["environment.max_turns", "found 0"]),
         ("environment", "{id: Mute}", ["environment Mute", "step"]),
         ("environment", "{id: restaurant, args: {domain: nowhere.json}}", ["nowhere.json"]),
         ("env.args.data_path", "daily_dialog", ["env.args.data_path", "Letters", "daily_dialog"]),
@@ -146,7 +143,7 @@ def test_the_score_of_an_evaluation_is_all_that_is_paid():
     assert "success" not in found
     validation.compare(found["score"], 3)
     validation.compare(2.0, 4)
-    assert (validation.is_best(3), validation.is_best(4)) == (True, False)
+    assert [validation.wants(SimpleNamespace(iteration=i)) for i in (3, 4)] == [{"save", "best"}, set()]
 
 
 def test_the_line_of_the_handcrafted_policy_is_known_where_acts_are_understood(own, tmp_path):

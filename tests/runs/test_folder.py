@@ -1,46 +1,24 @@
-"""The run folder: free or not, and what asks before it is replaced."""
+"""The folder of a run: its lock, free or not, what is removed and what is repaired."""
 
 import errno
-import io
-import sys
+import fcntl
+import os
+import socket
 
 import pytest
 from safetensors import SafetensorError
 
 from rlhf_dialog.atomic_files import disk_errors_as_user_errors
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.runs import lock
 from rlhf_dialog.runs.folder import (
     check_folder,
     check_metrics,
     clear,
-    confirm_overwrite,
     has_begun,
     repair,
 )
-
-# -- the question before a run is replaced
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize(("answer", "goes_on"), [(" ppo \n", True), ("y\n", False), ("", False)])
-def test_on_a_terminal_the_name_is_typed(tmp_path, monkeypatch, capsys, answer, goes_on):
-    (tmp_path / "ppo/checkpoints").mkdir(parents=True)
-    monkeypatch.setattr(sys, "stdin", Terminal(answer))
-    if goes_on:
-        confirm_overwrite(tmp_path / "ppo")
-    else:
-        with pytest.raises(UserError, match="not confirmed"):
-            confirm_overwrite(tmp_path / "ppo")
-    assert "Type ppo to continue: " in capsys.readouterr().err
-    confirm_overwrite(tmp_path / "absent")
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))  # no terminal
-    confirm_overwrite(tmp_path / "ppo")
-    assert capsys.readouterr().err == ""
-
+from rlhf_dialog.runs.lock import LOCK, lock_folder
 
 # -- what is there
 
@@ -155,3 +133,71 @@ def test_what_torch_and_safetensors_say_of_a_full_disk(tmp_path, error, is_full)
     with pytest.raises(UserError if is_full else type(error)) as caught, disk_errors_as_user_errors(tmp_path / "x"):
         raise error
     assert not is_full or "x: cannot be written" in str(caught.value)
+
+
+def test_a_lock_names_its_process_and_goes_with_it(tmp_path):
+    folder = tmp_path / "deep/run"
+    with lock_folder(folder):
+        assert f"process {os.getpid()} on {socket.gethostname()} since 20" in (folder / LOCK).read_text()
+        (folder / "metrics.jsonl").write_text("")
+        with pytest.raises(UserError, match=f"in use by process {os.getpid()} on"), lock_folder(folder):
+            pass
+    assert [path.name for path in folder.iterdir()] == ["metrics.jsonl"]
+    with pytest.raises(KeyError), lock_folder(tmp_path / "runs/deep/ppo"):
+        raise KeyError
+    assert not (tmp_path / "runs").exists()  # it had made these folders, and they are empty
+
+
+def test_a_lock_file_that_a_kill_left_is_replaced_and_a_lock_that_is_held_is_not(tmp_path):
+    left = "process 7 on elsewhere since then, and more than this process writes" * 3
+    (tmp_path / LOCK).write_text(left)
+    with (tmp_path / LOCK).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="in use by process 7 on elsewhere since then"), lock_folder(tmp_path):
+            pass
+        assert (tmp_path / LOCK).read_text() == left
+    with lock_folder(tmp_path):
+        assert "elsewhere" not in (tmp_path / LOCK).read_text()
+
+
+def test_the_lock_of_a_later_run_in_the_place_of_a_moved_folder_stays(tmp_path):
+    with lock_folder(tmp_path / "ppo"):
+        (tmp_path / "ppo").rename(tmp_path / "old")
+        (tmp_path / "ppo").mkdir()
+        (tmp_path / "ppo" / LOCK).write_text("another")
+    assert (tmp_path / "ppo" / LOCK).read_text() == "another"
+
+
+def test_a_lock_that_another_process_removes_meanwhile_is_taken_anew(tmp_path, monkeypatch):
+    seen = []
+
+    def removed_first(handle, path):
+        seen.append(handle)
+        if len(seen) == 1:
+            path.unlink()
+        return path.exists() and os.path.samestat(os.fstat(handle), os.stat(path))
+
+    monkeypatch.setattr(lock, "_is_this_file", removed_first)
+    with lock_folder(tmp_path):
+        assert len(seen) == 2
+        assert (tmp_path / LOCK).exists()
+
+
+def test_a_folder_without_locks_is_used_with_a_warning_and_one_that_cannot_be_written_is_refused(
+    tmp_path, monkeypatch, caplog
+):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"run_dir: .* cannot be written"), lock_folder(tmp_path / "file"):
+        pass
+    for number, is_known in ((errno.ENOTSUP, True), (errno.EIO, False)):
+
+        def refuse(*_, number=number):
+            raise OSError(number, "no")
+
+        monkeypatch.setattr(lock.fcntl, "flock", refuse)
+        if is_known:
+            with lock_folder(tmp_path):
+                assert "has no locks" in caplog.text
+        else:
+            with pytest.raises(UserError, match="cannot be written"), lock_folder(tmp_path):
+                pass

@@ -84,11 +84,7 @@ def identity_with(**keys):
         ("rollout_batch_size", 4, "rollout_batch_size: 4 here, 6 in the checkpoint"),
         ("num_responses_per_prompt", 2, "num_responses_per_prompt: 2 here, 1 in the checkpoint"),
         ("use_valuenorm", False, "use_valuenorm: false here, true in the checkpoint"),
-        (
-            "env",
-            {"args": {"data_path": "unused", "columns": {"prompt": "q"}}},
-            'columns: {"prompt": "q"} here, {} in the',
-        ),
+        ("env", {"args": {"data_path": "unused", "columns": {"prompt": "q"}}}, 'columns: {"prompt": "q"} here, {} in'),
         ("ref_seed", 1, "ref_model: 'GPT2LMHeadModel, "),
         ("reward_class", {"id": "LengthMatch"}, "reward_class: {"),
     ],
@@ -104,27 +100,11 @@ def test_another_run_is_refused_with_the_key(key, value, said):
     assert sha256_of(now) != sha256_of(then)
 
 
-@pytest.mark.parametrize(("estimator", "number"), [("gae", 1), ("rloo", 4)])
-def test_responses_per_prompt_are_compared_as_their_number(estimator, number):
-    keys = {"advantage_estimator": estimator, "rollout_batch_size": 8}
-    plain = identity_with(**keys)
-    assert plain == identity_with(**keys, num_responses_per_prompt=number)
-    assert plain["num_responses_per_prompt"] == number
-
-
 @pytest.mark.parametrize(
     "keys",
     [
-        {"max_iterations": 3, "total_time_steps": 9, "save_interval": 1, "eval_interval": 2, "log_interval": 3},
-        {
-            "run_dir": "/x",
-            "device": "cpu",
-            "pytorch_threads": 1,
-            "per_device_microbatch_size": 2,
-            "experiment_name": "y",
-        },
-        {"rollout_batch_size": None, "episode_length": 6, "env_num": 5},
-        {"eval_episodes": 1, "use_wandb": True, "lr": 1e-5, "kl_coef": 0.1, "clip_param": 0.1},
+        {"max_iterations": 3, "save_interval": 1, "eval_interval": 2, "run_dir": "/x", "per_device_microbatch_size": 2},
+        {"rollout_batch_size": None, "episode_length": 6, "env_num": 5, "lr": 1e-5, "kl_coef": 0.1, "clip_param": 0.1},
     ],
 )
 def test_what_may_differ_is_not_refused(keys):
@@ -159,20 +139,18 @@ def test_changed_settings_are_named():
 
 
 def test_the_identity_holds_the_models_of_a_reward():
-    depth = 2
-
     def identity_of(reward):
         trainer = make_trainer(reward)
         return identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.scorer.reward)
 
-    then = identity_of(inside(depth, Judge()))
+    then = identity_of(inside(2, Judge()))
     assert list(then["reward models"]) == ["judge"]
     assert then["reward models"]["judge"].startswith("Linear, 2 parameters, ")
-    identity.refuse_another_run(identity_of(inside(depth, Judge())), then, Path("a/b/c"))
+    identity.refuse_another_run(identity_of(inside(2, Judge())), then, Path("a/b/c"))
     with pytest.raises(UserError, match="reward models: "):
-        identity.refuse_another_run(identity_of(inside(depth, Judge(bias=1.0))), then, Path("a/b/c"))
+        identity.refuse_another_run(identity_of(inside(2, Judge(bias=1.0))), then, Path("a/b/c"))
     del then["reward models"]  # of an earlier version
-    identity.refuse_another_run(identity_of(inside(depth, Judge(bias=1.0))), then, Path("a/b/c"))
+    identity.refuse_another_run(identity_of(inside(2, Judge(bias=1.0))), then, Path("a/b/c"))
 
 
 @pytest.mark.parametrize(
@@ -207,12 +185,9 @@ def test_a_run_goes_on_with_its_separator_day_and_sizes_unless_the_user_names_ot
 
 
 @pytest.mark.parametrize("state", [{}, {"formulas": 1}, {"formulas": 3}])
-def test_a_checkpoint_of_other_formulas_is_refused_in_one_sentence(state):
-    with pytest.raises(
-        UserError, match=r"iter_000002: was computed with other formulas .* --resume_weights_only"
-    ) as caught:
+def test_a_checkpoint_of_other_formulas_is_refused(state):
+    with pytest.raises(UserError, match=r"iter_000002: was computed with other formulas .* --resume_weights_only"):
         identity.refuse_other_formulas(Path("iter_000002"), state)
-    assert len(str(caught.value).splitlines()) == 1
     identity.refuse_other_formulas(Path("iter_000002"), identity.record(settings(), {}))  # of today
 
 

@@ -50,7 +50,6 @@ def test_the_order_is_that_of_the_run(config, world):
 
 
 def first_of_a_run(config):
-    """The turns of the prompts of a run's first iteration."""
     from rlhf_dialog.runs.agent import PPOAgent
 
     trainer = PPOAgent(config).build()

@@ -104,15 +104,11 @@ def evaluation(agent) -> None:
     (agent.parent / "evaluation.json").write_text(json.dumps(tree))
 
 
-def test_the_evaluation_of_the_agent_is_in_its_card(agent):
+def test_an_evaluation_is_known_by_the_hash_of_the_agent_and_not_by_names_or_times(agent, tmp_path, caplog):
     evaluation(agent)
     files, name = package(agent, "ada/polite", "--agent")
     assert "| metrics | 0.500 [0.400, 0.600] |" in files["README.md"].decode()
     assert name == "first"
-
-
-def test_an_evaluation_is_known_by_the_hash_of_the_agent_and_not_by_names_or_times(agent, tmp_path, caplog):
-    evaluation(agent)
     copy = shutil.copytree(agent.parent, tmp_path / "copy", copy_function=shutil.copyfile) / "agent"
     os.utime(copy.parent / "evaluation.json", (1, 1))
     assert run_of(copy).evaluation is not None

@@ -5,14 +5,13 @@ import json
 import pytest
 import torch
 
-from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Policy
-from rlhf_dialog.runs.training_state import load_training, load_weights
+from rlhf_dialog.runs.training_state import load_optimizer, load_weights, save_optimizer
 from tests.parts.processes import output_of
-from tests.parts.saving import CPU, KINDS, Moody, build, modules, resume, save, steps
+from tests.parts.saving import CPU, KINDS, build, modules, resume, save, steps
 from tests.parts.tiny import gpt2, llama
-from tests.parts.trainers import make_trainer, parameters
+from tests.parts.trainers import parameters
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,30 +46,6 @@ def test_resume_in_another_process(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_earlier_checkpoint_without_a_group_of_the_value_head_resumes(tmp_path):
-    """Its optimizer is one group over the same parameters: torch's own, with moments that are made here."""
-    trainer = build("shared trunk")
-    state = trainer.optimizers["policy"].state_dict()
-    for number, slots in state["state"].items():
-        slots["step"] += 7
-        slots["exp_avg"] += number + 1
-    save(trainer, tmp_path)
-    path = next(tmp_path.glob("iter_*/trainer.json"))
-    saved = json.loads(path.read_text())
-    groups = saved["optimizers"]["policy"]
-    saved["optimizers"]["policy"] = [{**groups[0], "params": [i for group in groups for i in group["params"]]}]
-    path.write_text(json.dumps(saved))
-    other = make_trainer(Moody(), lr=1e-3, critic_lr=2e-3)
-    load_training(tmp_path, modules(other), other.optimizers, World())
-    named = list(other.models.policy.named_parameters())
-    for number, (_, p) in enumerate(named):
-        slots = other.optimizers["policy"].state[p]
-        assert int(slots["step"]) == 7
-        assert torch.equal(slots["exp_avg"], torch.full_like(p, number + 1))
-    assert [len(group["params"]) for group in other.optimizers["policy"].param_groups] == [len(named) - 2, 2]
-
-
-@pytest.mark.slow
 def test_resume_with_the_other_value_normalisation():
     trainer = build("shared trunk")
     state = trainer.state_dict()
@@ -81,13 +56,29 @@ def test_resume_with_the_other_value_normalisation():
         trainer.load_state_dict(state)
 
 
-@pytest.mark.slow
-def test_a_resumed_optimizer_has_the_epsilon_and_the_decay_of_its_own_run(tmp_path):
-    save(build("shared trunk"), tmp_path)
-    other = make_trainer(Moody(), opti_eps=1e-3, weight_decay=0.5)
-    load_training(tmp_path, modules(other), other.optimizers, World())
-    group = other.optimizers["policy"].param_groups[0]
-    assert (group["eps"], group["weight_decay"]) == (1e-3, 0.5)
+def stepped(steps, **keys):
+    """An optimizer after so many steps on the gradients 1, 2 ..."""
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(2, 3)
+    optimizer = torch.optim.AdamW([{"params": [linear.weight]}, {"params": [linear.bias], "lr": 0.5}], **keys)
+    for step in range(steps):
+        for p in linear.parameters():
+            p.grad = torch.full_like(p, step + 1.0)
+        optimizer.step()
+    return optimizer
+
+
+def test_the_moments_of_an_optimizer_are_restored_beside_its_own_epsilon_and_decay(tmp_path):
+    path, first, other = tmp_path / "o.safetensors", stepped(3), stepped(1, lr=9.0, eps=0.1, weight_decay=0.2)
+    groups = save_optimizer(first, path)
+    load_optimizer(other, path, groups)
+    for wanted, found in zip(first.param_groups, other.param_groups, strict=True):
+        assert (found["lr"], found["eps"], found["weight_decay"]) == (wanted["lr"], 0.1, 0.2)
+        slots, restored = first.state[wanted["params"][0]], other.state[found["params"][0]]
+        assert {*slots} == {*restored} == {"step", "exp_avg", "exp_avg_sq"}
+        assert all(torch.equal(slots[name], restored[name]) for name in slots)
+    assert float(restored["step"]) == 3
+    assert torch.allclose(restored["exp_avg"], torch.tensor((1 * 0.81 + 2 * 0.9 + 3) * 0.1))  # beta 0.9
 
 
 @pytest.mark.slow

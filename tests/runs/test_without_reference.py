@@ -23,7 +23,6 @@ def needs_reference(name):
 
 
 def trained(monkeypatch, **keys):
-    """A trainer after three iterations, its rows, and the models of the forward passes of the third one."""
     calls, features = [], Policy.features
     trainer = make_trainer(kl_coef=0.0, **keys)
     found = steps(trainer, 2)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -109,11 +108,7 @@ class Service:
 def end_with(stack: ExitStack, services: Sequence[Service]) -> None:
     """Let the services end with the stack, from the last to the first."""
     for service in services:
-        stack.push(partial(_end, service))
-
-
-def _end(service: Service, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-    service.end(error)
+        stack.push(lambda kind, error, trace, service=service: service.end(error))
 
 
 def after_iteration(run: Run, services: Sequence[Service], metrics: Metrics) -> None:
@@ -123,10 +118,7 @@ def after_iteration(run: Run, services: Sequence[Service], metrics: Metrics) -> 
 
 
 def end_iteration(run: Run, services: Sequence[Service], is_due: bool, save: Callable[[bool], object]) -> None:
-    """Save the iteration if it `is_due`, if a service wants it, and at the end; then the run may stop.
-
-    `save` takes whether the iteration is the best so far.
-    """
+    """Save the iteration if it `is_due`, if a service wants it, and at the end; then the run may stop."""
     wants = set[str]().union(*[service.wants(run) for service in services])
     if run.done or is_due:
         wants.add("save")

@@ -80,10 +80,8 @@ class ValidationSnapshot:
 
 @dataclass(frozen=True)
 class Alarm:
-    """Why, in a sentence, and the first iteration of the validations that were compared."""
-
     sentence: str
-    since: int
+    since: int  # the first iteration of the validations that were compared
 
 
 class Guard:
@@ -121,7 +119,7 @@ class Guard:
         return {"looks": looks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Earlier versions also stored other signs of a validation, which are not read, and validations without a judge."""
+        """Restore a stored state."""
 
         def as_floats(values: list[float | None]) -> list[float]:
             return [math.nan if value is None else value for value in values]
@@ -129,7 +127,6 @@ class Guard:
         self.looks = [
             ValidationSnapshot(one["iteration"], as_floats(one["score"]), as_floats(one["judge"]), one.get("dialogues"))
             for one in state["looks"]
-            if one["judge"] is not None
         ]
 
 
@@ -147,11 +144,7 @@ class RunGuard(Service):
         self._stop(run)  # an alarm of the iteration that was saved last
 
     def after_iteration(self, run: PPORun, metrics: Metrics) -> Metrics:
-        """Look at what the validation of this iteration has measured, and warn at once.
-
-        Returns `guard/score_change` and `guard/judge_change` with their standard errors, as soon as there are three validations,
-        and `guard/alarm`, 1 or 0.
-        """
+        """Look at what the validation of this iteration has measured; returns `guard/alarm`, and the changes when known."""
         if not self.validation.due(run.iteration, run.done):
             return {}
         alarm, numbers = run.world.on_main(lambda: self._look(run.iteration))
@@ -182,14 +175,13 @@ class RunGuard(Service):
     def _stop(self, run: PPORun) -> None:
         """Raise RunStopped after an alarm, with the command that exports the agent from before it."""
         if self.alarm is not None:
-            earlier = newest_up_to(run.folder / "checkpoints", self.alarm.since)
-            export = (
-                f"rlhf-dialog export --run {run.folder} --checkpoint {earlier.name} --output DIR" if earlier else ""
-            )
+            before = "there is no checkpoint from before"
+            if earlier := newest_up_to(run.folder / "checkpoints", self.alarm.since):
+                export = f"rlhf-dialog export --run {run.folder} --checkpoint {earlier.name} --output DIR"
+                before = f"an agent from before: {export}"
             raise RunStopped(
                 f"guard: {self.alarm.sentence}. The run ends, as guard.action says. Its last iteration is saved; to go on all "
-                "the same: --resume --guard.action warn; "
-                + (f"an agent from before: {export}" if export else "there is no checkpoint from before")
+                f"the same: --resume --guard.action warn; {before}"
             )
 
     def state_dict(self) -> dict[str, Any]:

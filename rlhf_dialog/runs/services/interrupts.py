@@ -122,10 +122,7 @@ class Interrupts(Service):
 
 
 class WhileWaiting(Interrupts):
-    """`Interrupts` of a run that waits for a person: a signal ends the waiting at once; learning and saving are finished first.
-
-    A second signal ends the process without cleanup.
-    """
+    """`Interrupts` of a run that waits for a person: a signal ends the waiting at once, but learning and saving are finished."""
 
     def __init__(self) -> None:
         super().__init__(grace_seconds=0)

@@ -68,8 +68,8 @@ def _finite(value: float) -> float | None:
 
 
 def keep_some_texts(rows: Sequence[Row]) -> None:
-    """Remove the texts of all rows but SOME_TEXTS: one of each of 8 prompts. A checksum orders the prompts, so that one whose
-    reply was kept is kept again in the next epoch; other rows fill up where there are fewer prompts.
+    """Remove the texts of all rows but those of SOME_TEXTS prompts, whose checksums are the lowest, so that the same ones are
+    kept in each epoch; other rows fill up where there are fewer prompts.
     """
     first: dict[str, int] = {}
     for number, row in enumerate(rows):
@@ -175,10 +175,7 @@ def read_ledger(path: Path) -> tuple[list[Row], list[Row], list[tuple[Row, Row]]
 
 
 def cut_ledger(path: Path, iteration: int) -> None:
-    """Remove the rows after `iteration`, since a resumed run will write them again; warns where rows before it are missing.
-
-    Raises OSError when the file cannot be written.
-    """
+    """Remove the rows after `iteration`, since a resumed run will write them again; warns where rows before it are missing."""
     if not path.is_file():
         return
     kept = [(end, row["iteration"]) for end, row in read_rows(path) if row["iteration"] <= iteration]

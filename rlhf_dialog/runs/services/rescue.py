@@ -31,10 +31,7 @@ class Rescue:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Around `step`. When it raises, its predecessors since the last checkpoint are reported as lost.
-
-        What raises when its update is done, such as a vec-info class, comes after the iteration.
-        """
+        """Around `step`. When it raises, its predecessors since the last checkpoint are reported as lost."""
         before = self.run.iteration
         try:
             yield

@@ -65,20 +65,14 @@ class JsonlTracker:
     def log(self, step: int, metrics: Metrics) -> None:
         """Write a line. Raises UserError when the file cannot be written or was removed; and, after writing the other metrics,
         for a metric that is not a number."""
-        numbers, texts = as_numbers(metrics)
-        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        finite, texts = dict[str, float | None](), dict[str, Any]()
+        for name, value in metrics.items():
+            try:  # a vec-info may return other numeric types
+                number = value if isinstance(value, int | float) else float(value)
+                finite[name] = number if math.isfinite(number) else None
+            except Exception:  # a type of the user's own may raise any
+                texts[name] = value
         self.is_whole = False
-        self._check_present()
-        try:
-            self._write(json.dumps(finite).encode() + b"\n")
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot be written: {error}") from error
-        self.step, self.is_whole = step, True
-        if texts:
-            name, value = next(iter(texts.items()))
-            raise UserError(f"{name}: a metric must be a number, but the vec-info class returned {value!r:.200}")
-
-    def _check_present(self) -> None:
         try:
             is_present = os.path.samestat(os.fstat(self._handle), os.stat(self.path))
         except OSError:
@@ -86,25 +80,20 @@ class JsonlTracker:
         if not is_present:
             remedy = "leave the run folder in its place until the run has ended"
             raise UserError(f"{self.path}: was removed or moved while the run was writing to it; {remedy}")
-
-    def _write(self, line: bytes) -> None:
-        while line:
-            line = line[self.file.write(line) :]
-        os.fsync(self._handle)  # a checkpoint never outlives the line of its iteration
+        line = json.dumps(finite).encode() + b"\n"
+        try:
+            while line:
+                line = line[self.file.write(line) :]
+            os.fsync(self._handle)  # a checkpoint never outlives the line of its iteration
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {error}") from error
+        self.step, self.is_whole = step, True
+        if texts:
+            name, value = next(iter(texts.items()))
+            raise UserError(f"{name}: a metric must be a number, but the vec-info class returned {value!r:.200}")
 
     def close(self) -> None:
         self.file.close()
-
-
-def as_numbers(metrics: dict[str, Any]) -> tuple[Metrics, dict[str, Any]]:
-    """The metrics as Python numbers, since a vec-info may return other numeric types, and those that are not numbers."""
-    numbers, texts = {}, {}
-    for name, value in metrics.items():
-        try:
-            numbers[name] = value if isinstance(value, int | float) else float(value)
-        except Exception:  # a type of the user's own may raise any
-            texts[name] = value
-    return numbers, texts
 
 
 class TensorBoardTracker:
@@ -274,10 +263,7 @@ class Trackers(OptionalOutputs):
             self.add("TensorBoard", lambda: TensorBoardTracker(folder, done))
 
     def log(self, step: int, metrics: Metrics) -> None:
-        """Log to metrics.jsonl; to the others every `log_interval` iterations, and evaluations always.
-
-        Raises UserError as `JsonlTracker.log` does.
-        """
+        """Log to metrics.jsonl; to the others every `log_interval` iterations, and evaluations always."""
         self.jsonl.log(step, metrics)
         self.rows.append(metrics)
         del self.rows[1 : -NUM_ITERATIONS - 1]  # the first, the last 10, and the one before them

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.config.schema import ClassConfig, Config
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.distributed.random_states import random_states_kept, seed_everything
@@ -84,17 +83,15 @@ class Validation(Service):
         return self.validate(run.trainer) if self.due(run.iteration, run.done) else {}
 
     def wants(self, run: PPORun) -> set[str]:
-        return {"save", "best"} if self.is_best(run.iteration) else set()
+        return {"save", "best"} if self.best is not None and self.best.iteration == run.iteration else set()
 
     def due(self, iteration: int, done: bool) -> bool:
         """Whether to evaluate after `iteration`; always after the last one."""
         return done or iteration % self.config.eval_interval == 0
 
     def validate(self, trainer: PPOTrainer) -> Metrics:
-        """The ranks share the prompts out; rank 0 measures all replies, so that the numbers are those of one process, and a paid
-        reward is asked once. All know the best iteration.
-
-        Every rank calls it. Returns `eval/<metric>` for each, and `time/eval`. Raises RewardError when the reward fails.
+        """`eval/<metric>` for each, and `time/eval`. The ranks share the prompts out; rank 0 measures all replies, so that the
+        numbers are those of one process. Every rank calls it. Raises RewardError when the reward fails.
         """
         start, world = time.perf_counter(), trainer.world
         with random_states_kept(), self.pause():
@@ -116,10 +113,6 @@ class Validation(Service):
         if not math.isnan(value) and (self.best is None or value > self.best.value):
             self.best = Best(self.config.eval_metric, self.num_prompts, value, iteration)
 
-    def is_best(self, iteration: int) -> bool:
-        """Whether `iteration` is the best so far."""
-        return self.best is not None and self.best.iteration == iteration
-
     def state_dict(self) -> dict[str, Any]:
         """The best result so far, as JSON."""
         return {"best": asdict(self.best) if self.best else None}
@@ -132,8 +125,13 @@ class Validation(Service):
 
     def end(self, error: BaseException | None) -> None:
         """Say which iteration was the best of a run that has finished, and where its agent is."""
-        if error is None and self.run is not None and not self.run.is_trial:
-            report_best(self.best, self.config.eval_metric, self.run.folder / "best_agent")
+        if error is not None or self.run is None or self.run.is_trial:
+            return
+        if self.best is None:
+            logger.warning("eval/%s was never a number, so there is no best agent", self.config.eval_metric)
+            return
+        text = "best eval/%s: %.4f after iteration %d; its agent: %s"
+        logger.info(text, self.best.metric, self.best.value, self.best.iteration, self.run.folder / "best_agent")
 
 
 class ValidationService(Validation):
@@ -149,7 +147,10 @@ class ValidationService(Validation):
         self.measured: Measured | None = None
         self.judge: str | None = None
         if config.guard:
-            judge = guards_judge(config.guard.judge)
+            try:
+                judge = build_reward(config.guard.judge.id, config.guard.judge.args)
+            except UserError as error:
+                raise error.with_location("guard.judge", "reward_class") from error
             judge.check_prompts(prompts, " of the validation split (guard.judge)")
             self.judge = f"judge_{judge.name}"
             self.judges.user_judges = {self.judge: judge}
@@ -180,23 +181,6 @@ class ValidationService(Validation):
         return self.measured.points()
 
 
-def report_best(best: Best | None, eval_metric: str, agent: Path) -> None:
-    """Log the best iteration and its agent."""
-    if best is None:
-        logger.warning("eval/%s was never a number, so there is no best agent", eval_metric)
-        return
-    text = "best eval/%s: %.4f after iteration %d; its agent: %s"
-    logger.info(text, best.metric, best.value, best.iteration, agent)
-
-
-def guards_judge(spec: ClassConfig) -> BaseReward:
-    """The reward of `guard.judge`. Raises UserError for one that cannot be built."""
-    try:
-        return build_reward(spec.id, spec.args)
-    except UserError as error:
-        raise error.with_location("guard.judge", "reward_class") from error
-
-
 def load_run_prompts(config: Config, split: str, unanswered: bool = False) -> list[Dialogue]:
     """The prompts of a split of the run's data. Raises UserError as `PromptRules.load` does."""
     rules = replace(PromptRules.from_keys(config), unanswered=unanswered)
@@ -204,10 +188,7 @@ def load_run_prompts(config: Config, split: str, unanswered: bool = False) -> li
 
 
 def load_validation_prompts(config: Config) -> list[Dialogue]:
-    """At most `eval_episodes` prompts of the validation split, drawn by the seed.
-
-    Raises UserError when there is no such split, or when it cannot be read.
-    """
+    """At most `eval_episodes` prompts of the validation split, drawn by the seed."""
     try:
         prompts = load_run_prompts(config, "validation")
     except UserError as error:

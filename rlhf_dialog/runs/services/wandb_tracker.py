@@ -111,13 +111,9 @@ class WandbTracker:
             raise
 
 
-def wants_wandb(config: Tracked) -> bool:
-    return config.use_wandb and not config.disable_wandb
-
-
 def open_wandb(config: Tracked, folder: Path, resume: bool = False) -> WandbTracker | None:
     """The tracker, if the configuration wants one; None, with a warning, where wandb cannot be used."""
-    if not wants_wandb(config):
+    if not config.use_wandb or config.disable_wandb:
         return None
     try:
         return WandbTracker(config, folder, resume)

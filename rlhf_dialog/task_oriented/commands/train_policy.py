@@ -57,20 +57,15 @@ class TrainPolicyOptions(RunOptions[PolicyConfig]):
 def run(options: TrainPolicyOptions) -> None:
     """Train, alone or with a person."""
     resume, transcripts, config = options.resumes(), options.num_transcripts(), options.settings
-    from rlhf_dialog.runs.folder import confirm_overwrite
     from rlhf_dialog.task_oriented.commands.train_with_person import train_with_person
     from rlhf_dialog.task_oriented.runs.run import PolicyRun
 
     if config.user == PERSON:
         options.folders.append(config.run_folder)
-        if options.overwrite:
-            confirm_overwrite(config.run_folder)
         train_with_person(config, options.overwrite)
         return
     training = PolicyRun(config, options.overwrite, resume)
     options.folders.append(training.folder)
-    if training.start.overwrite:
-        confirm_overwrite(training.folder)
     training.train()
     for text in training.transcripts(transcripts):
         print(f"{text}\n")

@@ -1,6 +1,5 @@
 """SIGTERM and SIGINT: what is finished, what is saved, how the run ends, and that --resume continues it exactly."""
 
-import os
 import signal
 import threading
 import time
@@ -13,7 +12,7 @@ from rlhf_dialog.runs.services import interrupts
 from rlhf_dialog.runs.services.interrupts import Interrupts, WhileWaiting
 from tests.parts.handlers import ENDS, LIKE_SIGTERM
 
-pytestmark = [pytest.mark.skipif(os.name == "nt", reason="signals of POSIX"), pytest.mark.usefixtures("handlers")]
+pytestmark = pytest.mark.usefixtures("handlers")
 
 
 class Clock:
@@ -34,7 +33,6 @@ def clock(monkeypatch):
 
 
 def at(iteration):
-    """A run of one process after an iteration."""
     return SimpleNamespace(iteration=iteration, done=False, world=World())
 
 

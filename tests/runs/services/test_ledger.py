@@ -46,7 +46,6 @@ class Answers(BaseReward):
 
 
 def stepped(reward, **keys):
-    """A trainer after one step, its metrics, and its rows."""
     trainer = make_trainer(reward, **keys)
     metrics = trainer.step()
     return trainer, metrics, rows_of(trainer.rollout, 1, trainer.config)
@@ -107,12 +106,8 @@ def test_texts_only_where_they_are_asked_for():
     found = rows_of(trainer.rollout, 1, trainer.config.model_copy(update={"ledger_texts": "none"}))
     assert not [name for row in found for name in row if isinstance(row[name], str | list)]
     rollout = trainer.rollout
-    rollout.dialogues[0] = (
-        Dialogue(["Hi ."], meta=rollout.dialogues[0].meta)
-        .with_reply("Yes ?")
-        .with_user_turn("Tea .")
-        .with_reply("No .")
-    )
+    talk = Dialogue(["Hi ."], meta=rollout.dialogues[0].meta).with_reply("Yes ?").with_user_turn("Tea .")
+    rollout.dialogues[0] = talk.with_reply("No .")
     found = rows_of(rollout, 1, trainer.config.model_copy(update={"ledger_texts": "all"}))
     assert (found[0]["prompt"], found[0]["reply"]) == (["Hi .", "Yes ?", "Tea ."], "No .")
     assert found[1]["prompt"] == rollout.dialogues[1].prompt_turns
@@ -123,10 +118,8 @@ def test_texts_only_where_they_are_asked_for():
 )
 def test_each_iteration_is_recorded_once_and_every_second_one_as_a_table(tmp_path, texts, in_file, in_table):
     trainer, tables = make_trainer(ledger_texts=texts, sample_interval=2), []
-    run, service = (
-        PPORun(trainer.config, tmp_path, trainer),
-        LedgerService(trainer.config, lambda *one: tables.append(one)),
-    )
+    run = PPORun(trainer.config, tmp_path, trainer)
+    service = LedgerService(trainer.config, lambda *one: tables.append(one))
     service.begin(run)
     for _ in range(2):
         trainer.step()
@@ -150,12 +143,10 @@ def lines_of(*iterations):
     ("text", "iteration", "kept"),
     [
         (lines_of(1, 1, 2, 2), 1, lines_of(1, 1)),
-        (lines_of(1, 1, 2, 2), 2, lines_of(1, 1, 2, 2)),
         (lines_of(1, 1, 2, 2), 0, ""),
         (lines_of(1, 1, 2) + '{"iteration": 2, "sc', 2, lines_of(1, 1, 2)),  # a kill in the middle of a line
         (lines_of(1) + "[1]\n\x00\x00\n" + lines_of(2), 1, lines_of(1)),
         (lines_of(1) + "[1]\n" + lines_of(2), 2, lines_of(1) + "[1]\n" + lines_of(2)),  # damage inside stays
-        ("", 3, ""),
     ],
 )
 def test_it_is_cut_after_an_iteration(tmp_path, text, iteration, kept):
@@ -233,11 +224,3 @@ def test_trackers_get_tables_and_texts_where_they_are_wanted(run, wandb):
     assert all(isinstance(row["reply"], str) and row["prompt"] for row in read())
     assert run("--ledger", "false", "--overwrite", "--max_iterations", "1") == 0
     assert not (RUN / "ledger.jsonl").exists()
-
-
-@pytest.mark.slow
-def test_an_iteration_whose_vec_info_raises_is_in_the_ledger(run, monkeypatch):
-    monkeypatch.setattr("rlhf_dialog.training.iteration_metrics.vec_info_metrics", lambda *_: 1 / 0)
-    assert run() == 70
-    assert [row["iteration"] for row in read()] == [1] * 8
-    assert (RUN / "checkpoints/latest").read_text() == "iter_000001"

@@ -12,7 +12,6 @@ from rlhf_dialog.runs.services.ledger import Ledger
 from rlhf_dialog.runs.services.report import LiveReport, reason_of
 
 RUN = Path("run_results/ppo")
-REST = "the rest (truncation penalty, environment)"
 
 
 class Clock:
@@ -66,13 +65,8 @@ def test_it_says_when_the_next_page_is_expected(tmp_path, clock):
     report = LiveReport(tmp_path, clock)
     after_seconds(clock, report, 7)
     live = data_of(tmp_path)["live"]
-    assert (live["state"], live["iteration"], live["progress"], live["every"], live["pause"]) == (
-        "running",
-        1,
-        0.5,
-        30,
-        30,
-    )
+    assert (live["state"], live["iteration"], live["progress"]) == ("running", 1, 0.5)
+    assert (live["every"], live["pause"]) == (30, 30)
     after_seconds(clock, report, 507)  # an iteration of 500 seconds
     assert data_of(tmp_path)["live"]["pause"] == 500
 
@@ -96,32 +90,6 @@ def test_the_last_page_says_how_the_run_ended(tmp_path, clock):
 
 
 @pytest.mark.slow
-def test_a_run_leaves_a_page_with_its_metrics_and_newest_rows(run):
-    assert run("--ledger_texts", "true", "--truncation_penalty", "0.5") == 0
-    data = data_of(RUN)
-    assert (data["live"]["state"], data["live"]["iteration"], data["live"]["progress"]) == ("ended", 2, 1)
-    assert [len(values) for values in data["runs"][0]["curves"].values()] == [2] * len(data["runs"][0]["curves"])
-    ledger = [json.loads(line) for line in (RUN / "ledger.jsonl").read_text().splitlines()]
-    parts = data["runs"][0]["parts"]
-    assert list(parts) == ["length_match", REST]
-    for i, rows in enumerate((ledger[:8], ledger[8:])):
-        weighted = [row["reward/length_match"] * row["reward/length_match_weight"] for row in rows]
-        assert parts["length_match"][i] == pytest.approx(sum(weighted) / 8, rel=1e-5)
-        assert parts[REST][i] == pytest.approx(-sum(row["penalty"] for row in rows) / 8, rel=1e-4)
-        total = sum(values[i] for values in parts.values())
-        assert total == pytest.approx(sum(row["score"] for row in rows) / 8, rel=1e-5)
-    columns = data["newest"]["columns"]
-    assert columns[:3] == ["prompt", "reply", "score"]
-    assert set(columns) == {name for name in rows[0] if not name.startswith("time/") and not name.endswith("_weight")}
-    place = columns.index("score")
-    assert [row[place] for row in data["newest"]["rows"]] == pytest.approx([row["score"] for row in rows], rel=1e-5)
-    assert [row[columns.index("reply")] for row in data["newest"]["rows"]] == [row["reply"] for row in rows]
-    shown = [[row["iteration"], row["prompt"][-1], row["reply"]] for row in ledger]
-    assert [row[:3] for row in data["replies"]["rows"]] == [shown[i] for i in (0, 2, 5, 8, 10, 13)]
-    assert not list(RUN.glob(".*"))
-
-
-@pytest.mark.slow
 def test_a_page_or_a_ledger_that_cannot_be_written_ends_no_run(run, monkeypatch, capsys):
     monkeypatch.setattr(live_report, "build_page", lambda *_: 1 / 0)
     monkeypatch.setattr(Ledger, "write", lambda *_: 1 / 0)
@@ -130,12 +98,3 @@ def test_a_page_or_a_ledger_that_cannot_be_written_ends_no_run(run, monkeypatch,
     assert [said.count(f"warning: {name} has failed") for name in ("report.html", "ledger.jsonl")] == [1, 1]
     assert run("--report", "false", "--experiment_name", "none") == 0
     assert not (RUN.with_name("none") / "report.html").exists()
-    assert "report.html" not in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_run_that_breaks_says_so_on_its_page(run):
-    assert run("--reward_class", "{id: Broken, args: {at: 3}}", "--max_iterations", "9") == 2
-    live = data_of(RUN)["live"]
-    assert (live["state"], live["iteration"]) == ("stopped", 2)
-    assert live["why"].startswith("reward 'broken' raised KeyError")

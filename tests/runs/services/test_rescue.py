@@ -1,19 +1,18 @@
 """What an exception costs: nothing between two iterations, and inside of one what the last checkpoint does not have."""
 
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from rlhf_dialog import BaseReward, RewardFactory, UserError, VecInfo, VecInfoFactory
+from rlhf_dialog import UserError, VecInfo, VecInfoFactory
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.runs.services.base import Service
 from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
-from tests.parts.ppo_runs import planned, rows, same, weights, without_clocks
+from tests.parts.ppo_runs import rows, same, weights, without_clocks
 from tests.parts.trainers import settings
 
 RUN = Path("run_results/ppo")
@@ -56,8 +55,6 @@ class FourIterations:
 
 
 class Lines(Service):
-    """Notes what it is asked to complete, and says whether it has."""
-
     def __init__(self, is_complete):
         self.lines, self.is_complete = [], is_complete
 
@@ -91,13 +88,7 @@ def test_iterations_without_an_error_save_nothing(tmp_path, caplog):
 
 @pytest.mark.parametrize(
     ("at", "checkpoint", "lost"),
-    [
-        (4, 2, "iterations 3 to 3"),
-        (4, 1, "iterations 2 to 3"),
-        (3, None, "iterations 1 to 2"),
-        (4, 3, None),
-        (1, None, None),
-    ],
+    [(4, 2, "iterations 3 to 3"), (3, None, "iterations 1 to 2"), (4, 3, None), (1, None, None)],
 )
 def test_an_error_inside_an_iteration_leaves_the_last_checkpoint_and_says_what_is_lost(
     tmp_path, caplog, at, checkpoint, lost
@@ -226,32 +217,3 @@ def test_a_vec_info_that_fails_costs_no_iteration(run, at_call, capsys, act):
     assert run("--max_iterations", "4", "--vec_info_class", "{id: Never}", "--experiment_name", "whole") == 0
     assert without_clocks(RUN)[3] == without_clocks(RUN.with_name("whole"))[3]
     assert same(weights(RUN / "agent"), weights(RUN.with_name("whole") / "agent"))
-
-
-@pytest.mark.slow
-def test_an_evaluation_that_fails_costs_no_iteration(run, capsys):
-    words = ["--eval_interval", "3", "--eval_episodes", "2", "--max_iterations", "4"]
-    assert run(*words, *planned()) == 2  # its reward has no value for the first evaluation
-    assert (RUN / "checkpoints/latest").read_text() == "iter_000003"
-    assert run(*words, *planned(0.5), "--resume") == 0
-    assert [row["iteration"] for row in rows(RUN)] == [1, 2, 3, 4]
-
-
-@pytest.mark.slow
-def test_a_run_folder_that_is_removed_ends_the_run_with_one_message(run, rewards, capsys):
-    class Removes(BaseReward):
-        calls = 0
-
-        def __call__(self, dialogues):
-            Removes.calls += 1
-            if Removes.calls == 4:
-                shutil.rmtree(RUN)
-            return [0.5] * len(dialogues)
-
-    RewardFactory.register("Removes", Removes)
-    assert run("--reward_class", "{id: Removes}", "--max_iterations", "4") == 2
-    said = capsys.readouterr().err
-    assert said.count("error: ") == 1
-    assert "run_results/ppo/metrics.jsonl" in said
-    assert "Traceback" not in said
-    assert not RUN.exists()

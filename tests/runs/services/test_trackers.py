@@ -4,7 +4,6 @@ import io
 import json
 import math
 import shutil
-import subprocess
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -21,25 +20,14 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.metrics_file import cut_metrics, read_metrics
-from rlhf_dialog.runs.services.trackers import (
-    ConsoleTracker,
-    JsonlTracker,
-    Trackers,
-    TrackerService,
-    check_packages,
-)
+from rlhf_dialog.runs.services.trackers import ConsoleTracker, JsonlTracker, Trackers, TrackerService, check_packages
 from rlhf_dialog.runs.services.wandb_tracker import open_wandb
 from rlhf_dialog.runs.smoke import smoke
-from tests.parts.processes import HANGING, environment, start_python
 from tests.parts.yaml_files import settings
 
 METRICS = {
-    "iteration": 3,
-    "time_steps": 1200,
-    "objective/score": 0.25,
-    "objective/kl": 0.0312,
-    "response/length": 11.5,
-    "FPS": 812.4,
+    **{"iteration": 3, "time_steps": 1200, "objective/score": 0.25, "objective/kl": 0.0312},
+    **{"response/length": 11.5, "FPS": 812.4},
 }
 
 
@@ -62,18 +50,12 @@ def test_every_line_is_strict_json_and_there_at_once(tmp_path):
     def refuse(text: str):
         raise AssertionError(f"{text} is not JSON")
 
-    assert json.loads(lines[0], parse_constant=refuse) == {
-        "iteration": 1,
-        "a/b": 0.1,
-        "nan": None,
-        "inf": None,
-        "neg": None,
-    }
+    first = {"iteration": 1, "a/b": 0.1, "nan": None, "inf": None, "neg": None}
+    assert json.loads(lines[0], parse_constant=refuse) == first
     assert read_metrics(tmp_path / "m.jsonl")[1] == {"iteration": 2, "a": 0.5, "b": 2.0, "c": 3}
 
 
 def console(tracker: ConsoleTracker, terminal: bool = False, width: int = 120) -> io.StringIO:
-    """Let the tracker print into the returned buffer."""
     buffer = io.StringIO()
     tracker.console = Console(file=buffer, width=width, force_terminal=terminal, color_system=None)
     return buffer
@@ -163,12 +145,10 @@ def test_every_iteration_is_logged_and_every_second_one_shown_with_replies(tmp_p
     assert [row["iteration"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-@pytest.mark.parametrize("text", ["[/red] [bold] x", "[", r"\\[/red]", "ends with \\", "[link=a]b", ":smile:", ""])
-def test_markup_in_a_text_is_shown_as_it_is(text, terminal):
-    shown = replies([text, text], terminal=terminal)
-    if text.isascii() and text.isprintable():
-        assert any(text in line for line in shown)
+@pytest.mark.parametrize("text", ["[/red] [bold] x", r"\\[/red]", "ends with \\", ":smile:"])
+def test_markup_in_a_text_is_shown_as_it_is(text):
+    for terminal in (False, True):
+        assert any(text in line for line in replies([text, text], terminal=terminal))
 
 
 def test_what_an_evaluation_found_goes_everywhere_at_once(tmp_path, capsys):
@@ -178,9 +158,7 @@ def test_what_an_evaluation_found_goes_everywhere_at_once(tmp_path, capsys):
         trackers.log(iteration, METRICS | (found | {"time/eval": 2.0} if iteration == 3 else {}))
     trackers.close()
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert (
-        lines[0] == "evaluation of iteration 3 score 0.500 zeal 0.500 a 0.500 b 0.500 c 0.500 d 0.500 e 0.500 f 0.500"
-    )
+    assert lines[0] == "evaluation of iteration 3 " + " ".join(f"{x} 0.500" for x in ("score", "zeal", *"abcdef"))
     assert [line[:11] for line in lines[1:]] == ["iteration 4"]
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -205,29 +183,14 @@ def test_an_evaluation_has_a_plain_line_on_a_terminal_and_room_for_its_own_bar(m
     tracker.close()
 
 
-def test_a_full_disk_is_the_users_error(tmp_path, monkeypatch):
+def test_a_full_disk_and_a_metric_that_is_not_a_number_are_the_users_errors(tmp_path, monkeypatch):
     trackers = Trackers(config(), tmp_path)
-
-    class Full:
-        def write(self, text: str) -> int:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(trackers.jsonl, "file", Full())
-    with pytest.raises(UserError, match=r"cannot be written: .*No space left"):
-        trackers.log(1, METRICS)
-
-
-# -- a damaged metrics.jsonl
-
-
-def test_a_metric_that_is_not_a_number_is_named_when_the_others_are_written(tmp_path):
-    trackers = Trackers(config(), tmp_path)
-    with pytest.raises(
-        UserError, match=r"my/words: a metric must be a number, but the vec-info class returned \['a'\]"
-    ):
+    with pytest.raises(UserError, match=r"my/words: .*number.*\['a'\]"):
         trackers.log(1, {"iteration": 1, "my/words": ["a"], "x": 0.5})
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"iteration": 1, "x": 0.5}]
-    trackers.close()
+    monkeypatch.setattr(trackers.jsonl, "file", SimpleNamespace(write=leave_with(OSError(28, "No space left"))))
+    with pytest.raises(UserError, match=r"cannot be written: .*No space left"):
+        trackers.log(2, METRICS)
 
 
 def test_a_run_folder_that_was_removed_is_the_users_error(tmp_path):
@@ -236,9 +199,7 @@ def test_a_run_folder_that_was_removed_is_the_users_error(tmp_path):
     trackers.log(1, METRICS)
     shutil.rmtree(tmp_path / "run")
     for _ in range(2):
-        with pytest.raises(
-            UserError, match=r"run/metrics\.jsonl: was removed or moved while the run was writing to it"
-        ):
+        with pytest.raises(UserError, match=r"run/metrics\.jsonl: was removed or moved"):
             trackers.log(2, METRICS)
     assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()
@@ -289,10 +250,8 @@ def test_a_helper_of_wandb_that_was_killed_costs_one_warning(tmp_path, wandb, ca
     for iteration in (2, 3):
         trackers.log(iteration, {**METRICS, "iteration": iteration})
     trackers.close()
-    assert warnings_of(caplog) == [
-        "wandb has failed and is not used any more: ConnectionResetError: Connection lost. The run goes on; metrics.jsonl has "
-        "every iteration"
-    ]
+    (said,) = warnings_of(caplog)
+    assert said.startswith("wandb has failed and is not used any more: ConnectionResetError: Connection lost. ")
     assert numbers_in(tmp_path) == [1, 2, 3]
     assert (wandb.runs[0].steps, wandb.torn_down) == ([1], 1)
 
@@ -327,42 +286,6 @@ def test_a_console_that_fails_or_exits_costs_one_warning_and_a_signal_passes(tmp
     trackers.close()
     wanted = [] if isinstance(end, SignalExit) else ["the console has failed and is not used any more"]
     assert failed(caplog) == wanted
-
-
-PIPED = """
-import json, sys
-from pathlib import Path
-from rlhf_dialog.commands.command_line import set_up_logging
-from rlhf_dialog.config.schema import Config
-from rlhf_dialog.runs.services.trackers import Trackers
-set_up_logging()
-trackers = Trackers(Config.model_validate(json.loads(sys.argv[1])), Path(sys.argv[2]))
-for iteration in range(1, 4):
-    sys.stdin.readline()
-    trackers.log(iteration, json.loads(sys.argv[3]) | {"iteration": iteration})
-trackers.close()
-"""
-
-
-@pytest.mark.slow
-def test_a_pipe_that_nobody_reads_costs_one_warning(tmp_path):
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    words = (config().model_dump_json(), tmp_path, json.dumps(METRICS))
-    env = environment(FORCE_COLOR="1")
-    with start_python("-c", PIPED, *words, env=env, **pipes) as process:
-        process.stdin.write("\n")
-        process.stdin.flush()
-        assert process.stdout.readline() != ""
-        process.stdout.close()
-        process.stdin.write("\n\n")
-        process.stdin.flush()
-        process.stdin.close()
-        said = process.stderr.read()
-        assert process.wait(HANGING) == 0, said
-    assert said.count("warning: ") == 1, said
-    assert "warning: the console has failed and is not used any more: BrokenPipeError" in said
-    assert "Traceback" not in said
-    assert numbers_in(tmp_path) == [1, 2, 3]
 
 
 # -- one training, one curve

@@ -51,7 +51,6 @@ def test_an_unknown_eval_metric_is_told_before_any_model_is_loaded(refused, monk
 
 
 def test_the_score_of_an_evaluation_is_less_the_truncation_penalty():
-    """The best agent is thus chosen by what training maximises."""
 
     class Seven(BaseReward):
         name = "seven"

@@ -1,0 +1,225 @@
+"""The commands of a page: benchmark, doctor, plot-run, report, schema, write-dialogues."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rlhf_dialog.commands import benchmark, plot_run, report
+from rlhf_dialog.commands.doctor import main as doctor
+from rlhf_dialog.commands.schema import KINDS
+from rlhf_dialog.commands.schema import main as schema
+from rlhf_dialog.commands.write_dialogues import main as write_dialogues
+from rlhf_dialog.distributed import machine
+from tests.parts.processes import environment
+
+
+def test_in_a_checkout_it_is_the_benchmark(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        benchmark.main(["--help"])
+    assert "--workload" in capsys.readouterr().out
+
+
+def test_without_a_checkout_it_says_where_the_programs_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark, "CHECKOUT", tmp_path)
+    assert benchmark.main(["--workload", "W"]) == 2
+    said = capsys.readouterr().err
+    assert "in the checkout of rlhf-dialog (benchmarks/)" in said
+    assert len(said.splitlines()) == 1
+
+
+GIB = 2**30
+
+
+@pytest.fixture
+def on(monkeypatch, capsys):
+    """What the command says on a machine with this free and total memory."""
+
+    def said(free, total, gpu=False):
+        monkeypatch.setattr(machine, "host_memory", lambda: (free, total))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: int(gpu))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Some GPU")
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, total))
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+        assert doctor([]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    return said
+
+
+def test_a_laptop(on):
+    text = on(12 * GIB, 16 * GIB)
+    assert "GPU none that torch can use memory 12.0 GiB free of 16.0 GiB disk" in text
+    assert "configs/chat_smollm2.yaml: fits: it needs 3.8 GiB of memory, of 12.0 GiB free" in text
+    assert "Llama 1B with LoRA: fits" in text
+    assert "Llama 8B with LoRA: does not fit" in text
+
+
+def test_a_system_that_does_not_say_its_memory(on):
+    text = on(None, None)
+    assert "memory unknown free of unknown" in text
+    assert "does not fit" not in text
+
+
+def test_a_gpu_computes_in_its_own_memory(on):
+    """8.03 billion parameters of 2 bytes are 15 GiB; trained ones take 16 bytes, 120 GiB, and the reference 2."""
+    text = on(79 * GIB, 80 * GIB, gpu=True)
+    assert "GPU Some GPU memory 79.0 GiB free of 80.0 GiB on the GPU" in text
+    assert "Llama 8B with LoRA: fits" in text
+    assert "Llama 8B, all parameters: does not fit" in text
+
+
+@pytest.mark.slow
+def test_the_plot_lies_in_the_run_folder_or_where_it_is_asked_for(tmp_path, capsys):
+    row = {"iteration": 1, "objective/score": 0.5, "objective/kl": 0.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert plot_run.main(["--run", str(tmp_path)]) == 0
+    assert plot_run.main(["--run", str(tmp_path), "--output", str(tmp_path / "other.png")]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"plot: {tmp_path}/{name}.png" for name in ("plot", "other")]
+    assert (tmp_path / "plot.png").read_bytes() == (tmp_path / "other.png").read_bytes()
+
+
+def test_the_line_of_the_target_comes_from_the_runs_configuration(tmp_path, monkeypatch):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": 1}) + "\n")
+    targets = []
+    monkeypatch.setattr(
+        "rlhf_dialog.evaluation.plot.plot", lambda rows, kl_target, title, output, evaluation: targets.append(kl_target)
+    )
+    assert plot_run.main(["--run", str(tmp_path)]) == 0
+    (tmp_path / "config.yaml").write_text("kl_target: 0.07\n")
+    assert plot_run.main(["--run", str(tmp_path)]) == 0
+    (tmp_path / "config.yaml").write_text("kl_target: 0.07\nkl_rate: 0\n")
+    assert plot_run.main(["--run", str(tmp_path)]) == 0
+    assert targets == [None, 0.07, None]  # a fixed coefficient has no target
+
+
+HOSTILE = '</script><img src="http://example.invalid/a.png" onerror="alert(1)">'
+
+
+def make_run(folder, num_rows=12, **more):
+    folder.mkdir()
+    rows = [{"iteration": i + 1, "objective/score": i / 10} for i in range(num_rows)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row | more) + "\n" for row in rows))
+    return folder
+
+
+def test_the_page_lies_in_the_run_folder_or_where_it_is_asked_for(tmp_path, capsys):
+    run = make_run(tmp_path / "run")
+    assert report.main([str(run)]) == 0
+    assert report.main([str(run), "--output", str(tmp_path / "new" / "page.html")]) == 0
+    head = f"{run}: The curve is right: the reward rises, and all other signs are healthy; nothing to do."
+    places = (run / "report.html", tmp_path / "new" / "page.html")
+    assert capsys.readouterr().out.splitlines() == [line for path in places for line in (head, f"report: {path}")]
+    assert places[0].read_bytes() == places[1].read_bytes()
+    assert places[0].read_text().startswith("<!doctype html>")
+
+
+def test_several_runs_are_on_one_page(tmp_path, capsys):
+    runs = [str(make_run(tmp_path / name, num_rows)) for name, num_rows in (("a", 12), ("b", 3))]
+    assert report.main(runs) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"{tmp_path}/b: It is too early to say whether the curve is right.",
+        f"report: {tmp_path}/a/report.html",
+    ]
+    assert not (tmp_path / "b" / "report.html").exists()
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe", b"{", b'{"iteration": 7, "objective/score": "x"}', b'{"iteration": 9}'])
+def test_damaged_metrics_are_exit_code_2_and_the_old_page_stays(tmp_path, capsys, line):
+    run = make_run(tmp_path / "run")
+    (run / "report.html").write_text("old")
+    lines = (run / "metrics.jsonl").read_bytes().splitlines()
+    lines[6] = line
+    (run / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    assert report.main([str(run)]) == 2
+    said = capsys.readouterr().err
+    assert f"error: {run}/metrics.jsonl: line 7 is " in said
+    assert "correct or remove that line" in said
+    assert "Traceback" not in said
+    assert (run / "report.html").read_text() == "old"
+
+
+def test_a_strangers_run_is_read_as_text(tmp_path):
+    run = make_run(tmp_path / "run", **{HOSTILE: 1.0})
+    reward = {"id": "RemoteReward", "args": {"url": "http://example.invalid", "token_env": "HF_TOKEN"}}
+    (run / "config.yaml").write_text(json.dumps({"model_path": HOSTILE, "reward_class": reward}))
+    row = {"prompt": [HOSTILE], "references": None, "replies": {"after": {"response": HOSTILE}}}
+    (run / "replies.jsonl").write_text(json.dumps(row) + "\n")
+    assert report.main([str(run)]) == 0
+    page = (run / "report.html").read_text()
+    assert "<img" not in page
+    own = page.replace("\\u003c", "<").replace(HOSTILE.replace('"', '\\"'), "")
+    assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)\S*", own) == []
+
+
+def printed(capsys, *words):
+    assert schema([*words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("key", "kinds"),
+    [
+        ("kl_coef", ["ppo"]),
+        ("tokenizer_texts", ["sft"]),
+        ("evaluate_test", ["intent", "relevance"]),
+        ("held_out", ["preference"]),
+        ("imitation_dialogues", ["policy"]),
+    ],
+)
+def test_each_kind_has_its_own_keys(key, kinds, capsys):
+    assert [kind for kind in KINDS if key in printed(capsys, "--kind", kind)["properties"]] == kinds
+
+
+def test_a_key_has_its_default_and_none_is_required(capsys):
+    found = printed(capsys)
+    assert found["properties"]["lr"]["default"] == 1e-6  # as OpenRL's
+    assert "required" not in found
+
+
+@pytest.mark.slow
+def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path):
+    def written(name: str, seed: int, hash_seed: str) -> dict[str, bytes]:
+        command = [
+            *(sys.executable, "-P", "-m", "rlhf_dialog", "write-dialogues", "--output", str(tmp_path / name)),
+            *("--num_dialogues", "100", "--seed", str(seed)),
+        ]
+        subprocess.run(command, check=True, capture_output=True, env=environment(PYTHONHASHSEED=hash_seed))
+        return {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in (tmp_path / name).rglob("*.jsonl")}
+
+    first = written("a", 3, "1")
+    assert first == written("b", 3, "2")
+    assert first != written("c", 4, "1")
+
+
+def test_a_folder_that_holds_something_is_refused(tmp_path, capsys):
+    (tmp_path / "mine.txt").write_text("keep")
+    assert write_dialogues(["--output", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path) in error
+    assert "--output" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_empty_folder_is_filled_and_nothing_is_left_beside_it(tmp_path, capsys):
+    output = tmp_path / "new" / "data"
+    output.mkdir(parents=True)
+    assert write_dialogues(["--output", str(output), "--num_dialogues", "40"]) == 0
+    assert "32 train, 4 validation, 4 test" in capsys.readouterr().out
+    assert [path.name for path in output.parent.iterdir()] == ["data"]
+
+
+@pytest.mark.slow
+def test_exchanges_and_pairs(tmp_path, capsys):
+    for name, words in (("said", []), ("missed", ["--careless", "0.5"]), ("pairs", ["--pairs", "7"])):
+        assert write_dialogues(["--output", str(tmp_path / name), "--num_dialogues", "40", *words]) == 0
+    out = capsys.readouterr().out
+    assert out.count("32 train, 4 validation, 4 test") == 2
+    assert f"{tmp_path / 'pairs' / 'pairs.jsonl'}: 7 pairs" in out
+    said, missed = ((tmp_path / name / "train.jsonl").read_text().splitlines() for name in ("said", "missed"))
+    assert len(said) == len(missed) == 32
+    assert 5 < sum(a != b for a, b in zip(said, missed, strict=True)) < 27
