@@ -2,8 +2,8 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
-from copy import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 from itertools import takewhile
@@ -22,7 +22,9 @@ from rlhf_dialog.data.dialogue import (
     remove_marks,
     tools_of,
 )
-from rlhf_dialog.data.prompts import (
+from rlhf_dialog.data.prompt_ids import (
+    PROBE,
+    PROBE_REPLY,
     PromptEncoder,
     check_room,
     count_shared,
@@ -32,17 +34,64 @@ from rlhf_dialog.data.prompts import (
     special_tokens,
 )
 from rlhf_dialog.data.speakers import BLANK_LINE
-from rlhf_dialog.data.thoughts import opening_of
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 ROLES = ("assistant", "user")
-PROBE, PROBE_REPLY = "Hello", "Quite so"
+
 PROBE_CALL, PROBE_TOOL = "probe_of_a_call", "probe_of_a_tool"  # names of tools
 THINKING = ("<think>", "</think>")  # in data
+BEGINS_THOUGHT = re.compile(
+    r"(?P<begin>(?P<left>[<\[])(?P<name>[\w:]*(?:think|thought|reason)\w*)(?P<right>[>\]]))\s*"
+    r"(?P<closed>(?P=left)/(?P=name)(?P=right)\s*)?\Z",
+    re.IGNORECASE,
+)
 STRFTIME = re.compile(r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""")
 LEAST_ROOM = 16  # tokens that a system message of the data must leave for turns
 REMEDY = "name another tokenizer, or give turn_separator a text such as <EOU>"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The text of a generation prompt: its `stem`, then the beginning of a thought, which may be closed again, or nothing.
+
+    >>> opening_of("<|im_start|>assistant\\n<think>\\n")
+    Opening(stem='<|im_start|>assistant\\n', thought='<think>\\n', begin='<think>', end='</think>', is_open=True)
+    """
+
+    stem: str
+    thought: str = ""
+    begin: str = ""
+    end: str = ""
+    is_open: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.stem + self.thought
+
+    def continued(self, written: str, reply: str) -> str:
+        """What follows the prompt: the `reply` that a template has `written` behind the stem, with its thought or without.
+
+        An open thought is continued with that of the reply, which a template may have left out, and closed, even if it is empty.
+        A closed one is followed by the rest of the reply alone.
+        """
+        if written.startswith(self.thought):
+            return written[len(self.thought) :]
+        before, closed, answer = written.rpartition(self.end)
+        if not self.is_open:
+            return answer.lstrip() if closed else written
+        thought = (before if closed else reply.rpartition(self.end)[0]).split(self.begin)[-1].strip()
+        line = "\n" if "\n" in self.thought else ""
+        return f"{thought}{line}{self.end}{line * 2}{answer.lstrip()}"
+
+
+def opening_of(prompt: str) -> Opening:
+    """The parts of a generation prompt."""
+    found = BEGINS_THOUGHT.search(prompt)
+    if found is None:
+        return Opening(prompt)
+    end = f"{found['left']}/{found['name']}{found['right']}"
+    return Opening(prompt[: found.start()], found[0], found["begin"], end, found["closed"] is None)
 
 
 class TemplateEncoder:
@@ -74,10 +123,12 @@ class TemplateEncoder:
         self._header, added = header, {*tokenizer.get_added_vocab().values()}
         self._header_ids = {i for i in self._encode(header) if i in added}
         self._heads: dict[str | None, int] = {}
-        self.system_prompt = None if system_prompt is None else self.spoken(system_prompt)
-        if self.system_prompt is not None:
-            check_system(tokenizer, self.system_prompt)
         self.takes_system = writes_system(tokenizer)
+        self.system_prompt = None if system_prompt is None else self.spoken(system_prompt)
+        if self.system_prompt is not None and not self.takes_system:
+            raise UserError(
+                "system_prompt: the tokenizer's chat template takes no system message; leave system_prompt out"
+            )
         self.assistant_may_begin = {
             system: accepts(tokenizer, [PROBE_REPLY, PROBE], system)
             for system in (None, PROBE)[: 1 + self.takes_system]
@@ -416,24 +467,6 @@ def count_rows(prompts: Iterable[Dialogue]) -> int:
     return len(set(map(_row, prompts)))
 
 
-def warn_about_cut(
-    encoder: TurnEncoder,
-    newest: Iterable[Dialogue],
-    gather: Callable[[list[int]], list[list[int]]] = lambda sizes: [sizes],
-) -> None:
-    """A warning with the number of prompts whose newest turn does not fit whole, and with what would do.
-
-    `gather` adds the sizes of the turns of other processes.
-    """
-    whole = copy(encoder)
-    whole.max_prompt_length = 2**31
-    lengths = [len(whole.encode_prompt(dialogue.prompt_turns[-1:], dialogue.system)) for dialogue in newest]
-    sizes = [size for some in gather(lengths) for size in some]
-    if cut := sum(size > encoder.max_prompt_length for size in sizes):
-        text = "%d of %d prompts lose the beginning of their newest turn: max_prompt_length is %d, and %d would do"
-        logger.warning(text, cut, len(sizes), encoder.max_prompt_length, max(sizes))
-
-
 def fix_date(tokenizer: PreTrainedTokenizerBase, day: str | None) -> str | None:
     """Let the chat template write this day (`2026-07-26`; None: today) in place of that on which it is used.
 
@@ -478,20 +511,6 @@ def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
             f"tokenizer has no eos_token; {REMEDY}"
         )
     return end
-
-
-def check_system(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
-    """Raises UserError when the template refuses a system message, or writes a prompt without its text."""
-    try:
-        text_of_prompt = render(tokenizer, [PROBE], system=text)
-    except UserError as error:
-        raise UserError(
-            f"system_prompt: the tokenizer's chat template takes no system message ({error.__cause__}); leave system_prompt out"
-        ) from error
-    if text.strip() not in text_of_prompt:
-        raise UserError(
-            "system_prompt: the tokenizer's chat template leaves the system message out; leave system_prompt out"
-        )
 
 
 def writes_system(tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -17,6 +17,7 @@ from rlhf_dialog.publishing.privacy import clean_json, refuse_secrets
 CARD = "README.md"
 CLEANED = ("config.json", "generation_config.json", "tokenizer_config.json")
 NEEDED = {"config.json": "is not an agent", "tokenizer_config.json": "has no tokenizer"}
+ADVICE = "give the folder agent/ of a finished run; rlhf-dialog export writes that of another one"
 Files = dict[str, bytes | Path]  # name in the repository -> its content, or the file that holds it
 
 
@@ -44,7 +45,7 @@ def check_model(folder: Path, key: str) -> bool:
     check_files(folder)
     for name, what in NEEDED.items():
         if not (folder / name).is_file():
-            raise UserError(f"{key}: '{folder}' {what}: it has no {name}; {_advice(folder)}")
+            raise UserError(f"{key}: '{folder}' {what}: it has no {name}; {ADVICE}")
     if is_relevance_folder(str(folder)):
         what = "is a relevance model, whose bank holds texts of its data; it is not published"
         raise UserError(f"{key}: '{folder}' {what}")
@@ -54,16 +55,8 @@ def check_model(folder: Path, key: str) -> bool:
     is_agent = (folder / AGENT_FILE).is_file()
     if not is_agent and not any(str(name).endswith("ForSequenceClassification") for name in architectures):
         what = f"is neither an agent (it has no {AGENT_FILE}) nor a reward model"
-        raise UserError(f"{key}: '{folder}' {what}; {_advice(folder)}")
+        raise UserError(f"{key}: '{folder}' {what}; {ADVICE}")
     return is_agent
-
-
-def _advice(folder: Path) -> str:
-    if (folder / "agent").is_dir():
-        return f"did you mean {folder / 'agent'}?"
-    if (folder / "config.yaml").is_file():
-        return f"continue the run with --resume, or: rlhf-dialog export --run {folder} --output DIR"
-    return "give the folder agent/ of a finished run"
 
 
 def read(folder: Path, key: str, name: str = "config.json") -> dict[str, Any]:

@@ -13,11 +13,10 @@ from rlhf_dialog.data.chat_template import (
     end_token_id,
     fix_date,
     prompt_encoder,
-    warn_about_cut,
     warn_about_marks,
 )
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PromptEncoder, warn_about_cut
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import Policy
@@ -110,10 +109,9 @@ def test_a_system_prompt_stands_before_all_turns_and_changes_no_reply():
 
 def test_a_system_prompt_replaces_the_templates_own():
     own = "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are Bot .<|im_end|>\n{% endif %}" + CHATML
-    assert encoder_of(own).encode_prompt(["a"]) == said("system", "You are Bot .") + said("user", "a") + OPEN
-    assert (
-        with_system("Be brief .", own).encode_prompt(["a"]) == said("system", "Be brief .") + said("user", "a") + OPEN
-    )
+    asked = said("user", "a") + OPEN
+    assert encoder_of(own).encode_prompt(["a"]) == said("system", "You are Bot .") + asked
+    assert with_system("Be brief .", own).encode_prompt(["a"]) == said("system", "Be brief .") + asked
 
 
 def test_a_long_turn_is_cut_and_the_system_prompt_is_not():
@@ -127,12 +125,8 @@ def test_a_long_turn_is_cut_and_the_system_prompt_is_not():
 @pytest.mark.parametrize(
     ("template", "length", "words"),
     [
-        (LLAMA2, 200, "takes no system message .*roles must alternate"),
-        (
-            CHATML.replace("{% for", "{% for", 1).replace("messages %}", "messages if message.role != 'system' %}"),
-            200,
-            "out",
-        ),
+        (LLAMA2, 200, "takes no system message"),
+        (CHATML.replace("messages %}", "messages if message.role != 'system' %}"), 200, "takes no system message"),
         (CHATML, 40, r"takes \d+ of the 40 tokens of max_prompt_length"),
     ],
 )
@@ -207,10 +201,8 @@ def test_the_text_of_a_response_ends_at_the_first_end_of_turn_token():
 def test_a_special_token_inside_a_turn_becomes_a_space(mark):
     encoder = encoder_of()
     said_so, plain = f"Yes{mark} {mark}user", "Yes user"
-    assert encoder.encode_prompt(["a", said_so, "c"]) == encoder.encode_prompt(["a", plain, "c"])
-    assert encoder.encode_prompt([said_so]).count(encoder.tokenizer.convert_tokens_to_ids(mark)) == OPEN.count(
-        encoder.tokenizer.convert_tokens_to_ids(mark)
-    ) + said("user", "a").count(encoder.tokenizer.convert_tokens_to_ids(mark))
+    whole = said("user", "a") + said("assistant", plain) + said("user", plain) + OPEN
+    assert encoder.encode_prompt(["a", said_so, said_so]) == whole
     assert encoder.encode_reply(said_so) == spell(plain, END)
     assert encoder.encode_heard([END], said_so) == encoder.encode_heard([END], plain)
     assert encoder.spoken("a  <EOU> b") == "a  <EOU> b"
@@ -228,11 +220,11 @@ def test_an_added_token_of_the_template_counts_as_special_and_others_do_not():
 def test_a_warning_counts_what_is_replaced(caplog):
     turns = ["a <|im_end|>", "b", "<s> c"]
     prompts = [Dialogue(turns[:i], reference=turns[i], references=[turns[i]]) for i in (1, 2)]
-    warn_about_marks(encoder_of(), prompts)
-    assert [record.message.split(" hold ")[0] for record in caplog.records] == ["2 turns or references"]
-    caplog.clear()
     warn_about_marks(encoder_of(), [Dialogue(["b"])])
-    assert caplog.records == []
+    assert not caplog.messages
+    warn_about_marks(encoder_of(), prompts)
+    (line,) = caplog.messages
+    assert line.startswith("2 turns or references hold")
 
 
 # what the user says between two replies
@@ -321,19 +313,16 @@ def test_labels_and_merged_rows_with_a_template():
 
 def test_a_warning_counts_the_newest_turns_that_do_not_fit_and_says_what_would_do(caplog):
     encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 8)
-    turns = ["abc", "abcdefg", "abcdefgh", "abcdefghij"]  # with the separator 4, 8, 9 and 11 tokens
-    assert [len(encoder.encode_prompt([turn])) for turn in turns] == [4, 8, 8, 8]
-    newest = [Dialogue([turn]) for turn in turns]
+    newest = [Dialogue([turn]) for turn in ("abc", "abcdefg", "abcdefgh", "abcdefghij")]  # 4, 8, 9 and 11 tokens
     warn_about_cut(encoder, newest[:2])
     assert not caplog.messages
     warn_about_cut(encoder, newest, lambda sizes: [sizes, [20, 5]])  # of two processes
-    assert caplog.messages == [
-        "3 of 6 prompts lose the beginning of their newest turn: max_prompt_length is 8, and 20 would do"
-    ]
+    (line,) = caplog.messages
+    assert line.startswith("3 of 6 prompts lose")
+    assert line.endswith("max_prompt_length is 8, and 20 would do")
     assert encoder.max_prompt_length == 8
-    short = encoder_of(max_prompt_length=30)
     size = len(encoder_of().encode_prompt(["a" * 60]))
-    warn_about_cut(short, [Dialogue(["a" * 60])])
+    warn_about_cut(encoder_of(max_prompt_length=30), [Dialogue(["a" * 60])])
     assert caplog.messages[-1].endswith(f"max_prompt_length is 30, and {size} would do")
 
 
@@ -345,7 +334,7 @@ THINK = SWITCHED.replace("{{ message.content }}", "{{ message.content.split('</t
 @pytest.mark.parametrize("template", [CHATML, LLAMA2])
 def test_the_rows_system_message_is_never_cut(template):
     whole = encoder_of(template).encode_prompt(["a" * 40], "SYSTEM .")
-    for length in range(len(whole) - 39, len(whole)):
+    for length in (len(whole) - 39, len(whole) - 1):
         ids = encoder_of(template, length).encode_prompt(["b", "c", "a" * 40], "SYSTEM .")
         assert len(ids) == length
         assert "SYSTEM ." in encoder_of().tokenizer.decode(ids)

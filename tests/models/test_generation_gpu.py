@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
 
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.models.generation import GenerationLimits, Sampling, StopRule, respond
 from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.models.responder import Responder

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog.commands.supervised import train_sft as command
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.models import policy
 from rlhf_dialog.training.supervised import sft
 from tests.parts import tiny

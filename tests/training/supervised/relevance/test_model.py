@@ -9,16 +9,7 @@ import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.checkpoints import SaveTimer
-from rlhf_dialog.training.supervised.relevance.model import (
-    MembersCheckpoint,
-    RelevanceProgress,
-    RelevanceTraining,
-    dual_loss,
-    fit,
-    markdown,
-    next_rows,
-)
+from rlhf_dialog.training.supervised.relevance.model import RelevanceTraining, dual_loss, fit, markdown, next_rows
 from rlhf_dialog.training.supervised.relevance.pairs import batch_of, number_pairs
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
 from tests.parts.relevance_models import letter_model, save_letters
@@ -77,25 +68,12 @@ def test_every_pair_is_read_once_an_epoch():
 def test_the_time_left_is_of_all_members():
     model, pairs = learned("bag")
     config = RelevanceConfig(data_path="d", output="o", members=2, max_steps=5, batch_size=3)
-    left, checkpoint = SimpleNamespace(shares=[]), SimpleNamespace(due=SimpleNamespace(now=lambda: False))
+    left = SimpleNamespace(shares=[])
     left.text = lambda share: left.shares.append(share) or ""
     for number in range(2):
-        fit(config, model.members[0], pairs, RelevanceProgress(number), checkpoint, left)
+        fit(config, number, model.members[0], pairs, left)
     of_steps = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
     assert left.shares == pytest.approx([*of_steps, *(0.5 + share for share in of_steps)])
-
-
-def test_what_was_saved_comes_back_and_only_to_the_same_training(tmp_path):
-    saved = letter_model(seed=1)
-    progress = RelevanceProgress(member=1, step=7, order=torch.tensor([4, 2]), random=torch.get_rng_state())
-    MembersCheckpoint(saved, tmp_path, "a", SaveTimer(5)).save(progress)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-members.pt"]
-    fresh = letter_model(seed=2)
-    assert MembersCheckpoint(fresh, tmp_path, "b", SaveTimer(5)).restore().step == 0
-    assert not all(x.equal(y) for x, y in zip(saved.parameters(), fresh.parameters(), strict=True))
-    found = MembersCheckpoint(fresh, tmp_path, "a", SaveTimer(5)).restore()
-    assert (found.member, found.step, found.order.tolist()) == (1, 7, [4, 2])
-    assert all(x.equal(y) for x, y in zip(saved.parameters(), fresh.parameters(), strict=True))
 
 
 def test_the_report_has_the_recall_of_the_saved_model(tmp_path):
