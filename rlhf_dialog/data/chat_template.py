@@ -97,13 +97,11 @@ def opening_of(prompt: str) -> Opening:
 class TemplateEncoder:
     """Prompts, targets and responses in one tokenizer's chat template; it has the methods of `PromptEncoder`.
 
-    The last turn is the user's, the one before it the assistant's, and so on backwards. If the template refuses to begin
-    with the assistant, that oldest turn is left out; if it takes no system message, that of the data stands before the first
-    turn of the user, with a blank line between them. The template writes all special tokens, including BOS; no others are
-    added, and inside a turn a space replaces them, but for the thinking of an assistant, which is the template's to write or
-    not. Templates with `enable_thinking` get False. A reply that is learned continues the prompt: it closes the thought that the
-    template has opened, and follows one that the template has closed. Raises UserError when there is no template, when it fails
-    on a greeting, or when it does not take `system_prompt`, the system message of prompts that have none of their own.
+    The last turn is the user's, the one before it the assistant's, and so on backwards. An oldest turn of the assistant is left
+    out where the template refuses to begin with it; where it takes no system message, that of the data stands before the first
+    turn of the user. Inside a turn a space replaces the special tokens, but for the thinking of an assistant. Templates with
+    `enable_thinking` get False. A reply that is learned closes the thought that the template has opened, and follows one that it
+    has closed. Raises UserError when there is no template, when it fails on a greeting, or takes no `system_prompt`.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int, system_prompt: str | None = None):
@@ -145,20 +143,13 @@ class TemplateEncoder:
         """
         system = self._system(system)
         spoken = [self.spoken_by(i, turn) for i, turn in zip(range(len(turns), 0, -1), turns, strict=True)]
-        return fit_newest(
-            spoken,
-            lambda kept: self._encode_turns(kept, system, thinking),
-            self.max_prompt_length,
-            self._fixed_head(system),
-        )
+        head = self._fixed_head(system)
+        return fit_newest(spoken, lambda kept: self._encode_turns(kept, system, thinking), self.max_prompt_length, head)
 
     def encode_example(
         self, turns: Sequence[str], reply: str, system: str | None = None, learn_eos: bool = False
     ) -> tuple[list[int], list[int]]:
-        """What supervised fine-tuning reads, and what it learns after that; the end of an empty thought is learned.
-
-        `learn_eos` has no effect: nothing is learned after the end-of-turn token.
-        """
+        """What supervised fine-tuning reads, and what it learns after that: `learn_eos` has no effect."""
         thinking = self._choose_thinking(self._learned(reply))
         return self.encode_prompt(turns, system, thinking), self.encode_reply(reply, thinking)
 
@@ -306,10 +297,7 @@ def encode_without_end(encoder: TurnEncoder, turn: str) -> list[int]:
 def prompt_encoder(
     tokenizer: PreTrainedTokenizerBase, turn_separator: str, max_prompt_length: int, system_prompt: str | None = None
 ) -> TurnEncoder:
-    """The encoder that `turn_separator` asks for. Raises UserError when it needs a chat template that does not work.
-
-    `system_prompt`: the system message of prompts that have none of their own.
-    """
+    """The encoder that `turn_separator` asks for. Raises UserError when it needs a chat template that does not work."""
     separator = separator_of(tokenizer, turn_separator)
     if separator == CHAT_TEMPLATE:
         return TemplateEncoder(tokenizer, max_prompt_length, system_prompt)
@@ -336,11 +324,8 @@ def warn_about_replies(encoder: TurnEncoder) -> None:
 
 
 def warn_about_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
-    """A warning with the number of different turns and references in which a template's encoder replaces something.
-
-    (Those with a separator of text are counted when the data is read.)
-    """
-    if not isinstance(encoder, TemplateEncoder):
+    """A warning with the number of different turns and references in which a template's encoder replaces something."""
+    if not isinstance(encoder, TemplateEncoder):  # a separator of text is counted when the data is read
         return
     said: set[tuple[int, str]] = set()  # 0: by the assistant, whose thoughts are kept
     for prompt in prompts:
@@ -503,14 +488,14 @@ def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     if not found:
         raise UserError(f"turn_separator: the tokenizer's chat template leaves out the assistant's text; {REMEDY}")
     added = {i for token, i in tokenizer.get_added_vocab().items() if token.strip()}
-    ends = [i for i in tokenizer(after_reply, add_special_tokens=False)["input_ids"] if i in added]
-    end = next(iter(ends), tokenizer.eos_token_id)
-    if end is None:
-        raise UserError(
-            "turn_separator: the tokenizer's chat template does not end the assistant's text with a special token, and the "
-            f"tokenizer has no eos_token; {REMEDY}"
-        )
-    return end
+    after = [i for i in tokenizer(after_reply, add_special_tokens=False)["input_ids"] if i in added]
+    for end in (*after, tokenizer.eos_token_id):
+        if end is not None:
+            return int(end)
+    raise UserError(
+        "turn_separator: the tokenizer's chat template does not end the assistant's text with a special token, and the tokenizer "
+        f"has no eos_token; {REMEDY}"
+    )
 
 
 def writes_system(tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -67,7 +67,7 @@ ROW = {"prompt": "Is it far ?", "chosen": GOOD, "rejected": BAD}
         ({"prompt": "a", "chosen": "b"}, ["no column 'rejected'", "found 'prompt', 'chosen'"]),
         ({"prompt": "a", "choosen": "b", "rejected": "c"}, ["no column 'chosen'", "did you mean 'chosen'?"]),
         (ROW | {"prompt": 5}, ["'prompt' holds a number"]),
-        (ROW | {"prompt": ["a", ""]}, ["turn 2 of 'prompt' is empty"]),
+        (ROW | {"prompt": ["a", ""]}, ["turn 2 of 'prompt' holds an empty text"]),
         (ROW | {"chosen": []}, ["'chosen' holds no message"]),
         (ROW | {"chosen": [assistant("a"), user("b")]}, ["'chosen' ends with a message of the user"]),
         (ROW | {"margin": "much"}, ["'margin' holds 'much'"]),

@@ -28,18 +28,21 @@ def write_jsonl(path, *rows):
 def test_prompts_by_hand(tmp_path):
     row = {"dialog": ["a", "b", "c", "d"], "act": [1, 2, 3, 4]}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + '\n{"dialog": ["x"]}\n{"dialog": ["p", "q"]}\n')
+
+    def prompt(turns, reply, act, index, dialogue):
+        meta = {"split": "train", "index": index, "dialogue": dialogue}
+        return Dialogue(turns, reference=reply, act=act, meta=meta, references=[reply])
+
     assert load_prompts(str(tmp_path), "train", context_size=2) == [
-        Dialogue(["a"], reference="b", act=2, meta={"split": "train", "index": 0, "dialogue": 0}, references=["b"]),
-        Dialogue(
-            ["a", "b"], reference="c", act=3, meta={"split": "train", "index": 1, "dialogue": 0}, references=["c"]
-        ),
-        Dialogue(
-            ["b", "c"], reference="d", act=4, meta={"split": "train", "index": 2, "dialogue": 0}, references=["d"]
-        ),
-        Dialogue(["p"], reference="q", act=None, meta={"split": "train", "index": 3, "dialogue": 2}, references=["q"]),
+        prompt(["a"], "b", 2, 0, 0),
+        prompt(["a", "b"], "c", 3, 1, 0),
+        prompt(["b", "c"], "d", 4, 2, 0),
+        prompt(["p"], "q", None, 3, 2),
     ]
     longer = load_prompts(str(tmp_path), "train", context_size=2, min_context_size=3)
     assert [(prompt.prompt_turns, prompt.reference) for prompt in longer] == [(["b", "c"], "d")]
+    with pytest.raises(UserError, match=r"no prompts; 3 dialogues .* 4 turns, but min_context_size 4 needs 5"):
+        load_prompts(str(tmp_path), "train", min_context_size=4)
 
 
 def test_prompts_only_give_one_prompt_a_row(tmp_path):
@@ -65,19 +68,14 @@ def test_prompts_only_give_one_prompt_a_row(tmp_path):
         load_prompts(str(path), "train", min_context_size=4)
 
 
-def test_references_and_meta_of_a_dialogue(tmp_path):
+def test_references_and_meta_of_a_dialogue_and_ids_of_prompts(tmp_path):
     row = {"dialog": ["a", "b", "c"], "references": [["x"], None, ["y", "c", "y"]], "topic": "tea", "index": 99}
     (tmp_path / "mine.jsonl").write_text(json.dumps(row))
     first, second = load_prompts(str(tmp_path / "mine.jsonl"), "train")
     assert (first.reference, first.references) == ("b", ["b"])
     assert (second.reference, second.references) == ("c", ["c", "y"])
     assert second.meta == {"topic": "tea", "split": "train", "index": 1, "dialogue": 0}
-
-
-def test_prompts_with_an_id_are_of_one_dialogue(tmp_path):
-    rows = [
-        {"dialog_id": ident, "prompt": [f"a{i}"], "reference": "b"} for i, ident in enumerate((7, "x", 7, None, "x", 9))
-    ]
+    rows = [{"dialog_id": one, "prompt": f"a{i}", "reference": "b"} for i, one in enumerate((7, "x", 7, None, "x", 9))]
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert [p.meta["dialogue"] for p in load_prompts(str(tmp_path / "mine.jsonl"), "train")] == [0, 1, 0, 3, 1, 5]
 
@@ -147,12 +145,6 @@ def test_the_end_of_a_reply_is_what_follows_its_text(separator, count):
         assert tokenizer.decode(encoder.encode_reply(reply)[:-count]) == " " + reply.replace(separator, " ")
         assert encoder.reply_text(encoder.encode_reply(reply) * 2) == reply.replace(separator, " ")
     assert encoder.count_end_ids("") == len(encoder.encode_reply(""))
-
-
-def test_no_prompts_is_an_error_that_says_why(tmp_path):
-    path = write_jsonl(tmp_path / "train.jsonl", "abc", "ab")
-    with pytest.raises(UserError, match=r"no prompts; 2 dialogues .* 3 turns, but min_context_size 3 needs 4"):
-        load_prompts(path, "train", min_context_size=3)
 
 
 @pytest.mark.slow

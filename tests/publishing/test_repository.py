@@ -146,7 +146,7 @@ def test_a_run_that_cannot_be_pushed_does_not_begin(hub_server, files, monkeypat
     with pytest.raises(UserError, match="push_to_hub: the repository ada/polite exists and holds something else"):
         check_before_run(of_run())
     hub_server.fails = {"whoami": 401}
-    with pytest.raises(UserError, match=r"push_to_hub: .*401"):
+    with pytest.raises(UserError, match=r"push_to_hub: .*Invalid user token"):
         check_before_run(of_run())
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="push_to_hub: HF_HUB_OFFLINE forbids"):

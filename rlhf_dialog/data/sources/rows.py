@@ -59,13 +59,17 @@ LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references")  # of c
 TEXT_OR_LIST_KEYS = ("chosen", "rejected", HISTORY, *REPLY_KEYS[1:])  # of cells that may be a text in brackets
 
 
+def _each(rows: Rows) -> Iterator[Group]:
+    return ([row] for row in rows)
+
+
 class Layout(NamedTuple):
     """How a kind of data is read: the first row that `fits` decides; `gather` puts the rows of one record together."""
 
-    unit: str  # what one record is called in messages
     fits: Callable[[Row], Any]
-    gather: Callable[[Rows], Iterable[Group]]
     read: Callable[[Group, RowCounts], DialogueRecord]
+    unit: str = "rows"  # what one record is called in messages
+    gather: Callable[[Rows], Iterable[Group]] = _each
 
 
 def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool = False) -> list[DialogueRecord]:
@@ -339,23 +343,18 @@ def _is_in_a_tree(row: Row) -> bool:
     return PARENT in row and bool(first_filled(TEXT_KEYS, row) and first_filled(MESSAGE_KEYS, row))
 
 
-def _each(rows: Rows) -> Iterator[Group]:
-    return ([row] for row in rows)
+def _is_an_utterance(row: Row) -> bool:
+    return bool(first_filled((*TURN_KEYS, *TEXT_KEYS), row) and first_filled(ID_KEYS, row))
 
 
 LAYOUTS = (  # docs/DATA.md shows them to users
-    Layout("rows", lambda row: isinstance(row.get(CAMREST), list), _each, _read_camrest),
-    Layout("rows", _is_list_of_turns, _each, _read_dialogue),
-    Layout("rows", lambda row: "prompt" in row, _each, _read_prompt),
-    Layout("replies", _is_in_a_tree, _gather_trees, _read_path),
-    Layout(
-        "dialogues",
-        lambda row: first_filled((*TURN_KEYS, *TEXT_KEYS), row) and first_filled(ID_KEYS, row),
-        _gather_utterances,
-        _read_utterances,
-    ),
-    Layout("rows", lambda row: first_filled(PROMPT_KEYS, row), _each, _read_prompt),
-    Layout("rows", lambda row: first_filled(TURN_KEYS, row), _each, _read_dialogue),
+    Layout(lambda row: isinstance(row.get(CAMREST), list), _read_camrest),
+    Layout(_is_list_of_turns, _read_dialogue),
+    Layout(lambda row: "prompt" in row, _read_prompt),
+    Layout(_is_in_a_tree, _read_path, "replies", _gather_trees),
+    Layout(_is_an_utterance, _read_utterances, "dialogues", _gather_utterances),
+    Layout(lambda row: first_filled(PROMPT_KEYS, row), _read_prompt),
+    Layout(lambda row: first_filled(TURN_KEYS, row), _read_dialogue),
 )
 
 

@@ -113,24 +113,18 @@ def test_the_split_of_a_row_decides_and_the_advice_names_who_replies(tmp_path, c
 
 
 CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Bern"}}}
-AS_MESSAGES = [
-    user("Rain ?"),
-    {"role": "assistant", "content": None, "tool_calls": [CALL]},
-    {"role": "tool", "content": "yes"},
-    assistant("Yes ."),
-]
 AS_TEXT = {**CALL, "function": {**CALL["function"], "arguments": json.dumps({"city": "Bern"})}}
+ANSWERS = [{"role": "tool", "content": "yes"}, assistant("Yes .")]
+TEXTS = ("Rain ?", json.dumps(CALL["function"]), "yes", "Yes .")
+ROLES = ("human", "function_call", "observation", "gpt"), ("user", "Tool-Call", "tool_response", "assistant")
 WITH_CALLS = [
-    {"messages": AS_MESSAGES},
-    {"messages": [AS_MESSAGES[0], AS_MESSAGES[1] | {"tool_calls": [AS_TEXT]}, *AS_MESSAGES[2:]]},
-    {"messages": [user("Rain ?"), {"role": "assistant", "function_call": AS_TEXT["function"]}, *AS_MESSAGES[2:]]},
     *(
-        {"conversations": [{"from": role, "value": text} for role, text in zip(roles, texts, strict=True)]}
-        for roles in (
-            ("human", "function_call", "observation", "gpt"),
-            ("user", "Tool-Call", "tool_response", "assistant"),
-        )
-        for texts in [("Rain ?", json.dumps(CALL["function"]), "yes", "Yes .")]
+        {"messages": [user("Rain ?"), {"role": "assistant", "content": None} | call, *ANSWERS]}
+        for call in ({"tool_calls": [CALL]}, {"tool_calls": [AS_TEXT]}, {"function_call": AS_TEXT["function"]})
+    ),
+    *(
+        {"conversations": [{"from": role, "value": text} for role, text in zip(roles, TEXTS, strict=True)]}
+        for roles in ROLES
     ),
 ]
 

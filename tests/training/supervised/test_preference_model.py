@@ -14,6 +14,7 @@ from rlhf_dialog.data.preferences import PreferencePair, load_pairs
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import RewardModel
 from rlhf_dialog.training.supervised import preference_model
+from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.preference_model import PreferenceModel
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from tests.parts import tiny
@@ -82,11 +83,13 @@ def test_long_pairs_are_cut_and_not_dropped_and_sides_of_the_same_tokens_name_th
 def test_the_separator_is_that_of_an_agents_folder_or_the_token_of_an_encoder(tmp_path):
     start = save_start(tmp_path / "start")
     (start / "rlhf_dialog.json").write_text('{"turn_separator": "##"}', encoding="utf-8")
-    for folder, wanted in ((start, "a ## b ##"), (save_start(tmp_path / "bert", "bert"), "a [SEP] b [SEP]")):
+    for folder, wanted in ((start, "a ## b ##"), (save_start(tmp_path / "plain"), "a<EOU> b<EOU>")):
         config = config_of(tmp_path, [], folder)
-        inputs = preference_model.input_of(config, *preference_model.starting_point(config))
-        text = inputs.tokenizer.decode(inputs.encode(Dialogue(["a"], "b"))["input_ids"])
-        assert text.replace("[SEP]", " [SEP]").split() == wanted.split()
+        model, tokenizer = preference_model.starting_point(config)
+        inputs = preference_model.input_of(config, model, tokenizer)
+        assert tokenizer.decode(inputs.encode(Dialogue(["a"], "b"))["input_ids"]) == wanted
+    inputs = preference_model.input_of(config_of(tmp_path, [], start), model, new_pair_tokenizer(["a b"], 300, 64))
+    assert inputs.separator == "[SEP]"
 
 
 def test_the_validation_split_is_held_out_without_its_prompts(tmp_path):
@@ -124,6 +127,22 @@ def test_the_stored_mean_is_that_of_sampled_replies_or_of_the_held_out_ones(tmp_
     assert found["of"] == ("5 replies sampled from start" if num_samples else "4 held-out replies")
     reward.outputs = lambda some: [7.0] * len(some)
     assert preference_model.normalisation(config, reward, pairs, lambda _: None)["std"] == 1.0
+
+
+def test_mean_and_deviation_of_the_scores_are_stored_with_the_model(tmp_path):
+    folder = save_scalar(tmp_path / "out", "gpt2")
+    config = config_of(tmp_path, [], folder, num_samples=0)
+    stage = PreferenceModel(config, tmp_path / "out", lambda _: None)
+    stage.model, stage.training = AutoModelForSequenceClassification.from_pretrained(folder), [None] * 3
+    stage.num_parameters = 7
+    stage.held_out = [PreferencePair(Dialogue([p], p), Dialogue([p], "no"), None, "x") for p in ("a", "bbb")]
+    result = stage.measure()
+    scores = RewardModel(folder, normalize=False)(
+        [getattr(pair, side) for pair in stage.held_out for side in ("chosen", "rejected")]
+    )
+    written = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
+    assert (written["mean"], written["std"]) == (pytest.approx(np.mean(scores)), pytest.approx(np.std(scores)))
+    assert (result["num_train_pairs"], result["num_parameters"], result["num_pairs"]) == (3, 7, 2)
 
 
 # whole trainings

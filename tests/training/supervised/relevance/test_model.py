@@ -1,5 +1,6 @@
 """A relevance model: its losses, checkpoints and report."""
 
+import copy
 import json
 import math
 from types import SimpleNamespace
@@ -65,15 +66,52 @@ def test_every_pair_is_read_once_an_epoch():
     assert len(next_rows(order, 2, 5)[0]) == 2
 
 
-def test_the_time_left_is_of_all_members():
+def test_a_member_is_trained_as_by_a_plain_loop_and_the_time_left_is_of_all_members():
+    """Two steps of a linear warm-up, then a cosine; the norm of the gradient is at most 1."""
     model, pairs = learned("bag")
-    config = RelevanceConfig(data_path="d", output="o", members=2, max_steps=5, batch_size=3)
+    keys = {"max_steps": 4, "batch_size": 3, "warmup_ratio": 0.5, "learning_rate": 0.1, "weight_decay": 0.3}
+    config, plain = (
+        RelevanceConfig(data_path="d", output="o", members=2, **keys),
+        copy.deepcopy(model.members[0]).train(),
+    )
     left = SimpleNamespace(shares=[])
     left.text = lambda share: left.shares.append(share) or ""
-    for number in range(2):
-        fit(config, number, model.members[0], pairs, left)
-    of_steps = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
-    assert left.shares == pytest.approx([*of_steps, *(0.5 + share for share in of_steps)])
+    torch.manual_seed(0)
+    fit(config, 1, model.members[0], pairs, left)
+    assert left.shares == pytest.approx([0.5, 0.625, 0.75, 0.875, 1.0])
+    torch.manual_seed(0)
+    optimizer, order, norms = torch.optim.AdamW(plain.parameters(), weight_decay=0.3), torch.empty(0).long(), []
+    for optimizer.param_groups[0]["lr"] in (0, 0.05, 0.1, 0.05):
+        rows, order = next_rows(order, len(pairs.replies), 3)
+        gradients = torch.autograd.grad(
+            dual_loss(plain, pairs, batch_of(pairs, rows, 30.0, 0.0)), [*plain.parameters()]
+        )
+        norms.append(math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients)))
+        for parameter, gradient in zip(plain.parameters(), gradients, strict=True):
+            parameter.grad = gradient / max(1.0, norms[-1])
+        optimizer.step()
+    assert max(norms) > 2
+    for trained, expected in zip(model.members[0].parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(trained, expected, atol=1e-4)
+
+
+def test_after_a_kill_the_members_that_are_left_are_trained_each_with_its_seed(tmp_path, monkeypatch):
+    seen = []
+
+    def recorded(config, number, *_):
+        seen.append((number, torch.initial_seed()))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlhf_dialog.training.supervised.relevance.model.fit", recorded)
+    config = RelevanceConfig(data_path="d", output=str(tmp_path / "o"), members=3, seed=5, device="cpu")
+    stage = RelevanceTraining(config, tmp_path, print)
+    stage.model = letter_model(members=3)
+    stage.training = [Dialogue(["a"], response=reply, meta={"dialogue": n}) for n, reply in enumerate("bc")]
+    with pytest.raises(KeyboardInterrupt):
+        stage.learn()
+    stage.learn()
+    assert seen == [(0, 5), (1, 6), (1, 6), (2, 7)]
 
 
 def test_the_report_has_the_recall_of_the_saved_model(tmp_path):
