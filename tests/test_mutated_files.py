@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.feedback.store.formats import native
-from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.runs.publish import package
 from rlhf_dialog.runs.training_state import load_training
@@ -29,13 +26,12 @@ from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.runs.checkpoint import save_policy_agent
-from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import open_world
 from rlhf_dialog.task_oriented.world.action_list_world import read_actions
-from tests.parts import agents, evaluations
+from tests.parts import agents
 from tests.parts.damage import wreck
 from tests.parts.data_files import jsonl_bytes, rows_of
-from tests.parts.policy_runs import domain_file, policy_config, policy_run
+from tests.parts.policy_runs import domain_file, policy_run
 from tests.parts.saving import build, modules, save
 
 POLICY = {"id": "gp_sarsa", "args": {"max_points": 20}}
@@ -126,30 +122,6 @@ def card(folder: Path) -> None:
     package(folder / "agent", "a/b", "--agent", folder / "evaluation.json")
 
 
-def yaml_files(folder: Path) -> None:
-    evaluations.save_run(folder, str(folder), 0)
-    (folder / "policy.yaml").write_text(yaml.safe_dump(policy_config(folder).model_dump()))
-
-
-def configs(folder: Path) -> None:
-    load_config(folder / "config.yaml")
-    load_policy_config(folder / "policy.yaml", {})
-
-
-def store(folder: Path) -> None:
-    whole = Store.create(folder / "feedback.sqlite")
-    dialogue = whole.begin("ann", "terminal")
-    answer = whole.add_turn(dialogue, 0, "agent", "Yes .", TurnOrigin([1], [-0.5], {}, "0001"))
-    whole.add_feedback(dialogue, "ann", Rating("thumb", turn=answer, value=1))
-    whole.close()
-
-
-def events(folder: Path) -> None:
-    with closing(Store(folder / "feedback.sqlite")) as whole:
-        whole.check()
-        assert [whole.people(), whole.feedback(), native.export_rows(whole)]
-
-
 def action_list(folder: Path) -> None:
     listed: list[dict[str, Any]] = [{"name": "hello", "sentence": "Hello .", "first": True}]
     listed += [{"name": "bye", "sentence": "Goodbye .", "words": ["bye"], "ends": True, "not_after": ["hello"]}]
@@ -162,8 +134,6 @@ KINDS = {
     "policy's training": Kind(policy_run_of, policy_resumed, ("run/checkpoints/iter_*2/*",)),
     "language model": Kind(language_model, talk, ("*.json", "*.safetensors")),
     "training": Kind(training, resumed, ("iter_*/trainer.json", "iter_*/*.safetensors", "latest")),
-    "config": Kind(yaml_files, configs, ("*.yaml",)),
-    "store": Kind(store, events, ("feedback.sqlite",)),
     "jsonl": Kind(
         lambda folder: (folder / "a.jsonl").write_bytes(jsonl_bytes(rows_of("train"))),
         lambda folder: load_records(str(folder / "a.jsonl"), "train"),

@@ -45,27 +45,21 @@ def encoder_of(template: str = CHATML, max_prompt_length: int = 200) -> Template
 # prompts
 
 
-@pytest.mark.parametrize(
-    ("turns", "kept"), [(["a", "b"], "b"), (["a", "b", "c", "d"], "bcd"), (["a", "b", "c"], "abc")]
-)
-def test_a_template_that_wants_the_user_first_does_not_get_an_oldest_assistant_turn(turns, kept):
-    roles = ("user", "assistant", "user")
-    expected = [i for role, text in zip(roles, kept, strict=False) for i in said(role, text)] + OPEN
-    assert encoder_of(CHATML_USER_FIRST).encode_prompt(turns) == expected
-
-
-@pytest.mark.parametrize("system", ["S", None])
-@pytest.mark.parametrize(
-    ("may_begin", "refused"),
-    [
-        ("S", "messages[0].role == 'assistant'"),
-        (None, "messages[0].role == 'system' and messages[1:] and messages[1].role == 'assistant'"),
-    ],
-)
-def test_an_assistant_turn_may_be_the_oldest_one_behind_a_system_message_or_without_one(may_begin, refused, system):
-    encoder = encoder_of(f"{{% if {refused} %}}{{{{ raise_exception('a user begins') }}}}{{% endif %}}" + CHATML)
-    expected = (said("system", "S") if system else []) + (said("assistant", "a") if may_begin == system else [])
-    assert encoder.encode_prompt(["a", "b"], system) == expected + said("user", "b") + OPEN
+def test_an_oldest_turn_of_the_assistant_is_left_out_where_the_template_refuses_it():
+    """Behind a system message, without one, or always."""
+    a, b, system = said("assistant", "a"), said("user", "b") + OPEN, said("system", "S")
+    turns = (
+        "messages[0].role == 'assistant'",
+        "messages[1:] and messages[1].role == 'assistant' and messages[0].role == 'system'",
+    )
+    for refused, plain, behind in ((turns[0], b, system + a + b), (turns[1], a + b, system + b)):
+        encoder = encoder_of(f"{{% if {refused} %}}{{{{ raise_exception('a user begins') }}}}{{% endif %}}" + CHATML)
+        assert encoder.encode_prompt(["a", "b"]) == plain
+        assert encoder.encode_prompt(["a", "b"], "S") == behind
+    strict = encoder_of(CHATML_USER_FIRST)
+    assert strict.encode_prompt(["a", "b"]) == b
+    whole = said("user", "c") + a + b
+    assert strict.encode_prompt(["c", "a", "b"]) == strict.encode_prompt(["x", "c", "a", "b"]) == whole
 
 
 def test_bos_comes_from_the_template_alone():
@@ -79,16 +73,12 @@ def test_bos_comes_from_the_template_alone():
 
 
 def test_whole_oldest_turns_go_first_then_tokens_from_the_left():
-    turns = ["aaa", "bb", "c"]
-    wholes = [
-        said("user", "aaa") + said("assistant", "bb") + said("user", "c") + OPEN,
-        said("assistant", "bb") + said("user", "c") + OPEN,
-        said("user", "c") + OPEN,
-    ]
+    newest = said("user", "c") + OPEN
+    wholes = [said("user", "aaa") + said("assistant", "bb") + newest, said("assistant", "bb") + newest, newest]
     for length in range(2, len(wholes[0]) + 2):
         fitting = [whole for whole in wholes if len(whole) <= length]
-        expected = fitting[0] if fitting else wholes[-1][-length:]
-        assert encoder_of(CHATML, length).encode_prompt(turns) == expected
+        expected = fitting[0] if fitting else newest[-length:]
+        assert encoder_of(CHATML, length).encode_prompt(["aaa", "bb", "c"]) == expected
 
 
 # the system message
@@ -139,17 +129,21 @@ def test_a_system_prompt_that_cannot_be_had_is_an_error(template, length, words)
 
 
 @pytest.mark.parametrize(
-    ("template", "end"), [(CHATML, END), (CHATML_USER_FIRST, END), (LLAMA2, EOS), (THINKING, END), (UNMARKED, EOS)]
+    ("template", "end", "reply", "count"),
+    [
+        (CHATML, END, spell("No .", END), 1),
+        (CHATML_USER_FIRST, END, spell("No .", END), 1),
+        (LLAMA2, EOS, spell(" No . ", EOS), 2),
+        (THINKING, END, spell("\n</think>\n\nNo .", END), 1),  # the prompt has opened a thought
+        (UNMARKED, EOS, spell("No .\n", EOS), 2),
+    ],
 )
-def test_end_of_turn_is_the_first_special_token_behind_the_words(template, end):
-    assert end_token_id(chat_tokenizer(template)) == end
-
-
-@pytest.mark.parametrize(("template", "count"), [(CHATML, 1), (LLAMA2, 2), (THINKING, 1), (UNMARKED, 2)])
-def test_the_end_of_a_reply_is_its_token_and_the_white_space_before_it(template, count):
-    encoder = TemplateEncoder(chat_tokenizer(template), 99)
-    assert encoder.count_end_ids("Yes.") == count
-    assert encode_without_end(encoder, "Yes.")[-4:] == spell("Yes.")
+def test_a_reply_ends_with_the_first_special_token_behind_its_words(template, end, reply, count):
+    encoder = encoder_of(template)
+    assert end_token_id(encoder.tokenizer) == end
+    assert encoder.encode_reply("No .") == encoder.encode_target("No .") == reply
+    assert encoder.count_end_ids("No .") == count  # with the white space before it
+    assert encode_without_end(encoder, "No .") == reply[:-count]
 
 
 def test_an_end_of_turn_token_that_is_not_special_is_found():
@@ -160,20 +154,6 @@ def test_an_end_of_turn_token_that_is_not_special_is_found():
     tokenizer.chat_template, tokenizer.eos_token = UNMARKED, None
     with pytest.raises(UserError, match=r"turn_separator.*with a special token.*eos_token"):
         end_token_id(tokenizer)
-
-
-@pytest.mark.parametrize(
-    ("template", "reply"),
-    [
-        (CHATML, spell("No .", END)),
-        (LLAMA2, spell(" No . ", EOS)),
-        (THINKING, spell("\n</think>\n\nNo .", END)),  # the prompt has opened a thought
-        (UNMARKED, spell("No .\n", EOS)),
-    ],
-)
-def test_the_target_is_the_reply_up_to_its_end_of_turn_token(template, reply):
-    encoder = encoder_of(template)
-    assert encoder.encode_reply("No .") == encoder.encode_target("No .") == reply
 
 
 def test_a_reply_that_grows_together_with_the_prompt_is_encoded_apart():

@@ -21,29 +21,6 @@ def assistant(text):
 GOOD, BAD = "Two streets .", "No ."
 
 
-@pytest.mark.parametrize(
-    ("row", "prompt"),
-    [
-        ({"prompt": "Is it far ?", "chosen": GOOD, "rejected": BAD}, ["Is it far ?"]),
-        ({"prompt": [" Hi . ", "Is it far ?"], "chosen": f" {GOOD} ", "rejected": BAD}, ["Hi .", "Is it far ?"]),
-        ({"prompt": [user("Is it far ?")], "chosen": [assistant(GOOD)], "rejected": [assistant(BAD)]}, ["Is it far ?"]),
-        (
-            {"chosen": [user("Is it far ?"), assistant(GOOD)], "rejected": [user("Is it far ?"), assistant(BAD)]},
-            ["Is it far ?"],
-        ),
-        ({"prompt": None, "chosen": GOOD, "rejected": BAD}, []),
-        ({"chosen": GOOD, "rejected": BAD, "source": "shop"}, []),
-    ],
-)
-def test_every_form_gives_the_same_two_replies(tmp_path, row, prompt):
-    (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
-    assert (pair.chosen.prompt_turns, pair.chosen.response) == (prompt, GOOD)
-    assert (pair.rejected.prompt_turns, pair.rejected.response) == (prompt, BAD)
-    assert pair.margin is None
-    assert pair.last_turn == "".join(prompt[-1:])
-    assert pair.where.endswith("pairs.jsonl, line 1")
-
-
 def test_csv_and_the_other_split(tmp_path):
     (tmp_path / "train.csv").write_text('prompt,chosen,rejected,margin\n"[""a"", ""b""]",c,d,1.5\n', encoding="utf-8")
     (pair,) = load_pairs(str(tmp_path), "train")
@@ -144,6 +121,11 @@ HUMAN = "\n\nHuman: Hi .\n\nAssistant: Hello .\n\nHuman: Is it far ?\n\nAssistan
 @pytest.mark.parametrize(
     ("row", "prompt"),
     [
+        ({"prompt": "Is it far ?", "chosen": GOOD, "rejected": BAD}, ["Is it far ?"]),
+        ({"prompt": [" Hi . ", "Is it far ?"], "chosen": f" {GOOD} ", "rejected": BAD}, ["Hi .", "Is it far ?"]),
+        ({"prompt": [user("Is it far ?")], "chosen": [assistant(GOOD)], "rejected": [assistant(BAD)]}, ["Is it far ?"]),
+        ({"chosen": TWO[0], "rejected": TWO[1]}, ["Is it far ?"]),
+        ({"prompt": None, "chosen": GOOD, "rejected": BAD, "source": "shop"}, []),
         ({"prompt": "Is it far ?", "chosen": TWO[0], "rejected": TWO[1]}, ["Is it far ?"]),
         ({"prompt": [user("Is it  far ?")], "chosen": TWO[0], "rejected": TWO[1]}, ["Is it far ?"]),
         ({"prompt": "Hi .", "chosen": LONG[0], "rejected": LONG[1]}, ["Hi .", "Hello .", "Is it far ?"]),
@@ -171,10 +153,12 @@ HUMAN = "\n\nHuman: Hi .\n\nAssistant: Hello .\n\nHuman: Is it far ?\n\nAssistan
         ),
     ],
 )  # fmt: skip
-def test_a_prompt_that_the_sides_repeat_is_read_once(tmp_path, row, prompt):
+def test_every_form_gives_the_prompt_once_and_two_replies(tmp_path, row, prompt):
     (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
     assert (pair.chosen.prompt_turns, pair.chosen.response) == (prompt, GOOD)
     assert (pair.rejected.prompt_turns, pair.rejected.response) == (prompt, BAD)
+    assert (pair.margin, pair.last_turn) == (None, "".join(prompt[-1:]))
+    assert pair.where.endswith("pairs.jsonl, line 1")
 
 
 def test_system_columns_are_read_and_other_columns_are_named(tmp_path, caplog):

@@ -127,8 +127,8 @@ class RowCounts:
             except BadRow as error:
                 self.bad.append(str(error))
             except LeftOut as error:
-                where, reason, *detail = error.args
-                self.left_out[reason].append((where, "".join(detail)))
+                where, reason, detail = (*error.args, "")[:3]
+                self.left_out[reason].append((where, detail))
         if len(self.bad) > BAD_SHARE * self.num_rows or not (results or self.left_out):
             shown = "".join(f"\n  {one}" for one in self.bad[:5])
             raise UserError(

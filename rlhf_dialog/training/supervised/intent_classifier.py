@@ -106,7 +106,9 @@ class IntentClassifier(StageOfHalves):
         names, classes = dict(enumerate(LABELS)), {name: i for i, name in enumerate(LABELS)}
         if config.model_path is None:
             texts = [pair.prompt_turns[-1] if self.reads is NextAct else pair.response for pair in self.training]
-            tokenizer = new_pair_tokenizer(texts, config.vocab_size, config.max_length)
+            tokenizer: transformers.PreTrainedTokenizerBase = new_pair_tokenizer(
+                texts, config.vocab_size, config.max_length
+            )
             sizes = {name: getattr(config, name) for name in ("num_layers", "num_heads", "hidden_size", "max_length")}
             model = new_bert(tokenizer, **sizes, id2label=names, label2id=classes)
         else:

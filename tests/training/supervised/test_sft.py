@@ -180,22 +180,6 @@ def test_a_template_that_was_not_learned_is_put_away(tmp_path):
         assert own_template(template) == stage.tokenizer.chat_template == tiny.CHATML
 
 
-@pytest.mark.slow
-def test_patience_stops_and_keeps_the_best_weights(caplog, tmp_path):
-    caplog.set_level("INFO", logger="rlhf_dialog")
-    tokenizer = tiny.byte_tokenizer()
-    keys = {"max_steps": 8, "evals": 8, "patience": 2, "learning_rate": 5.0, "device": "cpu"}
-    config = sft.SFTConfig(data_path="unused", output=str(tmp_path / "sft"), **keys)
-    encoder = PromptEncoder(tokenizer, "<EOU>", 128)
-    rows = [sft.example(encoder, Dialogue(turns[:1], reference=turns[1])) for turns, _ in tiny.dialogues(5)]
-    stage = fine_tuned(config, tokenizer, rows, rows)
-    assert [point["step"] for point in stage.watch.points] == [0, 1, 2]  # such a learning rate never helps
-    assert stage.watch.best_step == 0
-    before = tiny.gpt2().state_dict()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in stage.model.state_dict().items())
-    assert "stopped" in caplog.text
-
-
 def test_prompts_of_the_data_that_lose_part_of_their_newest_turn_are_counted(tmp_path, caplog):
     for split, turn in (("train", "far too long"), ("validation", "short")):
         (tmp_path / f"{split}.jsonl").write_text(f'{{"dialog": ["{turn}", "c d"]}}\n')
