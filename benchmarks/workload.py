@@ -31,7 +31,7 @@ from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue, render_prompt, render_reply
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.rewards import BaseReward

@@ -27,18 +27,12 @@ def block_with(text: str, language: str = "python") -> str:
     return found
 
 
-def test_the_first_dialogue(capsys):
-    exec(compile(blocks("python")[0], "ENVIRONMENTS.md", "exec"), {})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("user:   ")
-    assert "bye()" in lines[-3]
-    assert lines[-1].startswith("{'constraints': ")
-
-
-def test_the_dialogue_in_words(capsys):
-    exec(compile(blocks("python")[2], "ENVIRONMENTS.md", "exec"), {})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("user:   ")
+def test_the_dialogues_by_acts_and_in_words(capsys):
+    for number, ending in ((0, "{'constraints': "), (2, "")):
+        exec(compile(blocks("python")[number], "ENVIRONMENTS.md", "exec"), {})
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("user:   ")
+        assert lines[-1].startswith(ending)
     assert lines[1].startswith("[db] ")
     assert lines[-1].endswith("-1.0 False")
 

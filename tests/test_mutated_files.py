@@ -2,11 +2,9 @@
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,13 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.formats import native
-from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.runs.publish import package
 from rlhf_dialog.runs.training_state import load_training
@@ -32,17 +26,15 @@ from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.runs.checkpoint import save_policy_agent
-from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import open_world
 from rlhf_dialog.task_oriented.world.action_list_world import read_actions
-from tests.parts import agents, evaluations
+from tests.parts import agents
 from tests.parts.damage import wreck
-from tests.parts.data_files import jsonl_bytes, original_files, rows_of
-from tests.parts.policy_runs import domain_file, policy_config, policy_run
+from tests.parts.data_files import jsonl_bytes, rows_of
+from tests.parts.policy_runs import domain_file, policy_run
 from tests.parts.saving import build, modules, save
-from tests.parts.small_domain import DATA
 
-SMALL_ARGS = {"ppo": {"hidden_sizes": [8]}, "gp_sarsa": {"max_points": 20}}
+POLICY = {"id": "gp_sarsa", "args": {"max_points": 20}}
 
 
 @dataclass(frozen=True)
@@ -54,21 +46,18 @@ class Kind:
     files: tuple[str, ...]
 
 
-def policy_agent(name: str) -> Callable[[Path], None]:
+def policy_agent(folder: Path) -> None:
     """The agent of a policy that has learned a little."""
-
-    def make(folder: Path) -> None:
-        settings = {"domain": str(domain_file(folder)), "error_rate": 0.1, "user": "friendly", "max_turns": 5}
-        scene = open_world(settings)
-        args = SMALL_ARGS.get(name, {"hidden_sizes": [8]})
-        policy = build_policy(name, args, PolicySpec(scene.num_features, len(scene.names), 0, scene.domain))
-        with closing(Sampler(scene.make, 0, 2)) as sampler:
-            for episode in sampler.sample(policy, 40):
-                policy.observe(episode)
-        policy.update()
-        save_policy_agent(folder / "agent", policy, settings | {"policy": {"id": name, "args": args}}, scene)
-
-    return make
+    settings = {"domain": str(domain_file(folder)), "error_rate": 0.1, "user": "friendly", "max_turns": 5}
+    scene = open_world(settings)
+    policy = build_policy(
+        POLICY["id"], POLICY["args"], PolicySpec(scene.num_features, len(scene.names), 0, scene.domain)
+    )
+    with closing(Sampler(scene.make, 0, 2)) as sampler:
+        for episode in sampler.sample(policy, 40):
+            policy.observe(episode)
+    policy.update()
+    save_policy_agent(folder / "agent", policy, settings | {"policy": POLICY}, scene)
 
 
 def evaluate(folder: Path) -> None:
@@ -97,13 +86,12 @@ def resumed(folder: Path) -> None:
         trainer.step()
 
 
-def policy_run_of(name: str, folder: Path, **keys: Any) -> None:
-    policy = {"id": name, "args": SMALL_ARGS.get(name, {"hidden_sizes": [8]})}
+def policy_run_of(folder: Path, epoch: int = 2, **keys: Any) -> None:
     with suppress(RunStopped):  # a check of the run: one sentence too
-        policy_run(folder, eval_interval=2, policy=policy, **keys).run()
+        policy_run(folder, eval_interval=2, policy=POLICY, epoch=epoch, **keys).run()
 
 
-def policy_resumed(name: str, folder: Path) -> None:
+def policy_resumed(folder: Path) -> None:
     """The hashes are those of the damaged files: a stranger can write them too."""
     (source,) = (folder / "run/checkpoints").glob("iter_*2")
     path = source / "trainer.json"
@@ -114,7 +102,7 @@ def policy_resumed(name: str, folder: Path) -> None:
         path.write_text(json.dumps(add_seal(source, state)))
     except (ValueError, KeyError, TypeError, RecursionError):
         path.touch()
-    policy_run_of(name, folder, epoch=3, resume="auto")
+    policy_run_of(folder, epoch=3, resume="auto")
 
 
 def evaluation(folder: Path) -> None:
@@ -134,48 +122,6 @@ def card(folder: Path) -> None:
     package(folder / "agent", "a/b", "--agent", folder / "evaluation.json")
 
 
-def pydial(folder: Path) -> None:
-    names = {"name": ["ada", "ben", "cid", "dot", "eve"]}
-    rules = {"type": "cafe", "requestable": DATA["requestable"], "system_requestable": ["tea", "area"]}
-    rules |= {"informable": {**DATA["constraints"], **names}, "method": ["none"], "discourseAct": ["none"]}
-    (folder / "tea-rules.json").write_text(json.dumps(rules))
-    columns = ["name", "tea", "area", "phone", "hours"]
-    with closing(sqlite3.connect(folder / "tea-dbase.db")) as connection:
-        connection.execute(f"create table tea ({', '.join(columns)})")
-        for entity in DATA["entities"]:
-            connection.execute("insert into tea values (?, ?, ?, ?, ?)", [entity.get(name) for name in columns])
-        connection.commit()
-
-
-def yaml_files(folder: Path) -> None:
-    evaluations.save_run(folder, str(folder), 0)
-    (folder / "policy.yaml").write_text(yaml.safe_dump(policy_config(folder).model_dump()))
-
-
-def configs(folder: Path) -> None:
-    load_config(folder / "config.yaml")
-    load_policy_config(folder / "policy.yaml", {})
-
-
-def store(folder: Path) -> None:
-    whole = Store.create(folder / "feedback.sqlite")
-    dialogue = whole.begin("ann", "terminal")
-    answer = whole.add_turn(dialogue, 0, "agent", "Yes .", TurnOrigin([1], [-0.5], {}, "0001"))
-    whole.add_feedback(dialogue, "ann", Rating("thumb", turn=answer, value=1))
-    whole.close()
-
-
-def events(folder: Path) -> None:
-    with closing(Store(folder / "feedback.sqlite")) as whole:
-        whole.check()
-        assert [whole.people(), whole.feedback(), native.export_rows(whole)]
-
-
-def bot(folder: Path) -> None:
-    agents.save(folder / "model", {"max_new_tokens": 4, "max_prompt_length": 100})
-    Bot.create(folder / "bot", str(folder / "model"))
-
-
 def action_list(folder: Path) -> None:
     listed: list[dict[str, Any]] = [{"name": "hello", "sentence": "Hello .", "first": True}]
     listed += [{"name": "bye", "sentence": "Goodbye .", "words": ["bye"], "ends": True, "not_after": ["hello"]}]
@@ -183,35 +129,20 @@ def action_list(folder: Path) -> None:
     (folder / "actions.json").write_text(json.dumps(listed))
 
 
-SAVED = ("run/checkpoints/iter_*2/*",)
 KINDS = {
-    **{name: Kind(policy_agent(name), evaluate, ("agent/*",)) for name in ("ppo", "gp_sarsa", "feudal")},
+    "policy": Kind(policy_agent, evaluate, ("agent/*",)),
+    "policy's training": Kind(policy_run_of, policy_resumed, ("run/checkpoints/iter_*2/*",)),
     "language model": Kind(language_model, talk, ("*.json", "*.safetensors")),
     "training": Kind(training, resumed, ("iter_*/trainer.json", "iter_*/*.safetensors", "latest")),
-    **{
-        f"{name} training": Kind(
-            partial(policy_run_of, name, epoch=2), partial(policy_resumed, name), ("run/checkpoints/iter_*2/*",)
-        )
-        for name in ("ppo", "dqn", "gp_sarsa")
-    },
-    "config": Kind(yaml_files, configs, ("*.yaml",)),
-    "store": Kind(store, events, ("feedback.sqlite",)),
-    "bot": Kind(bot, lambda folder: Bot(folder / "bot").lineage(), ("bot/lineage.json",)),
     "jsonl": Kind(
         lambda folder: (folder / "a.jsonl").write_bytes(jsonl_bytes(rows_of("train"))),
         lambda folder: load_records(str(folder / "a.jsonl"), "train"),
         ("a.jsonl",),
     ),
-    "DailyDialog": Kind(
-        lambda folder: original_files(folder, "train"), lambda folder: load_records(str(folder), "train"), ("train/*",)
-    ),
     "domain": Kind(domain_file, lambda folder: load_domain(folder / "tea.json"), ("tea.json",)),
-    "PyDial": Kind(pydial, lambda folder: load_domain(folder), ("tea-*",)),
     "evaluation": Kind(evaluation, card, ("config.yaml", "evaluation.json")),
     "action list": Kind(action_list, lambda folder: read_actions(folder / "actions.json").actions, ("*.json",)),
 }
-
-
 QUICK = ("domain", "jsonl", "evaluation", "action list")
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from rlhf_dialog.data.synthetic.exchanges import ACTS, HELD_OUT, MIN_DIALOGUES, alternatives, expand, new_folder
+from rlhf_dialog.commands.command_line import new_folder
+from rlhf_dialog.data.synthetic.exchanges import ACTS, HELD_OUT, MIN_DIALOGUES, alternatives, expand
 from rlhf_dialog.errors import UserError
 
 Dialogue = tuple[list[str], list[int]]  # the turns and the act of each

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from experiments.divergence import kl_by_token, log_ratios
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.evaluation.replies import Replies, generate_replies
 from tests.parts.byte_agents import PROMPTS, agent_of
 from tests.parts.tiny import byte_tokenizer, gpt2

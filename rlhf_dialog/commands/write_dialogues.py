@@ -3,6 +3,7 @@
 from functools import partial
 from pathlib import Path
 
+from rlhf_dialog.commands.command_line import new_folder
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.data.synthetic.exchanges import write_exchanges
 from rlhf_dialog.data.synthetic.pairs import PAIRS_FILE, write_pairs
@@ -28,12 +29,14 @@ The same seed gives the same exchanges."""
 
 
 def run(options: WriteDialoguesOptions) -> None:
-    if options.pairs is not None:
-        write_pairs(options.output, options.pairs, options.num_dialogues, options.seed)
-        print(f"{options.output / PAIRS_FILE}: {options.pairs} pairs")
-        return
-    counts = write_exchanges(options.output, options.num_dialogues, options.seed, options.careless)
-    print(f"{options.output}: " + ", ".join(f"{num} {name}" for name, num in counts.items()))
+    with new_folder(options.output) as folder:
+        if options.pairs is not None:
+            write_pairs(folder, options.pairs, options.num_dialogues, options.seed)
+            line = f"{options.output / PAIRS_FILE}: {options.pairs} pairs"
+        else:
+            counts = write_exchanges(folder, options.num_dialogues, options.seed, options.careless)
+            line = f"{options.output}: " + ", ".join(f"{num} {name}" for name, num in counts.items())
+    print(line)
 
 
 main = partial(run_command, WriteDialoguesOptions, run)  # the command line; returns the exit code

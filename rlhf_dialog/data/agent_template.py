@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.data.chat_template import PROBE, TemplateEncoder, TurnEncoder
+from rlhf_dialog.data.chat_template import TemplateEncoder, TurnEncoder
 from rlhf_dialog.data.dialogue import render_prompt
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PROBE, PromptEncoder
 from rlhf_dialog.json_files import FAULTS, parse_json
 
 FILE = "chat_template.jinja"

@@ -26,21 +26,16 @@ def chat_settings(folder: str | Path, tokenizer: str | Path | None = None) -> di
     for place in (folder, folder if tokenizer is None else tokenizer):
         check_files(place)
     folder = Path(folder).expanduser()
-    if stored_settings(folder) or not _has_template(folder if tokenizer is None else Path(tokenizer).expanduser()):
+    of_tokenizer = folder if tokenizer is None else Path(tokenizer).expanduser()
+    has_template = any((of_tokenizer / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))
+    has_template = has_template or bool(_json(of_tokenizer / "tokenizer_config.json").get("chat_template"))
+    if stored_settings(folder) or not has_template:
         return {}
     config, sampling = _json(folder / "config.json"), _json(folder / "generation_config.json")
-    positions = next((found for name in POSITIONS if isinstance(found := config.get(name), int)), None)
-    reply = MAX_NEW_TOKENS if positions is None else max(1, min(MAX_NEW_TOKENS, positions // 4))
-    room = MAX_PROMPT_LENGTH if positions is None else max(2, min(MAX_PROMPT_LENGTH, positions - reply))
-    sizes = {"max_new_tokens": reply, "max_prompt_length": room}
+    positions = next((found for name in POSITIONS if isinstance(found := config.get(name), int)), 10**9)
+    reply = max(1, min(MAX_NEW_TOKENS, positions // 4))
+    sizes = {"max_new_tokens": reply, "max_prompt_length": max(2, min(MAX_PROMPT_LENGTH, positions - reply))}
     return {"turn_separator": "chat_template", "context_size": CONTEXT_SIZE, **sizes, **_recommended_sampling(sampling)}
-
-
-def _has_template(folder: Path) -> bool:
-    files = ("chat_template.jinja", "chat_template.json")
-    return any((folder / name).is_file() for name in files) or bool(
-        _json(folder / "tokenizer_config.json").get("chat_template")
-    )
 
 
 def _recommended_sampling(sampling: dict[str, Any]) -> dict[str, Any]:

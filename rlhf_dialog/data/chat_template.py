@@ -2,8 +2,8 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
-from copy import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 from itertools import takewhile
@@ -22,7 +22,9 @@ from rlhf_dialog.data.dialogue import (
     remove_marks,
     tools_of,
 )
-from rlhf_dialog.data.prompts import (
+from rlhf_dialog.data.prompt_ids import (
+    PROBE,
+    PROBE_REPLY,
     PromptEncoder,
     check_room,
     count_shared,
@@ -32,29 +34,74 @@ from rlhf_dialog.data.prompts import (
     special_tokens,
 )
 from rlhf_dialog.data.speakers import BLANK_LINE
-from rlhf_dialog.data.thoughts import opening_of
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 ROLES = ("assistant", "user")
-PROBE, PROBE_REPLY = "Hello", "Quite so"
+
 PROBE_CALL, PROBE_TOOL = "probe_of_a_call", "probe_of_a_tool"  # names of tools
 THINKING = ("<think>", "</think>")  # in data
+BEGINS_THOUGHT = re.compile(
+    r"(?P<begin>(?P<left>[<\[])(?P<name>[\w:]*(?:think|thought|reason)\w*)(?P<right>[>\]]))\s*"
+    r"(?P<closed>(?P=left)/(?P=name)(?P=right)\s*)?\Z",
+    re.IGNORECASE,
+)
 STRFTIME = re.compile(r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""")
 LEAST_ROOM = 16  # tokens that a system message of the data must leave for turns
 REMEDY = "name another tokenizer, or give turn_separator a text such as <EOU>"
 
 
+@dataclass(frozen=True)
+class Opening:
+    """The text of a generation prompt: its `stem`, then the beginning of a thought, which may be closed again, or nothing.
+
+    >>> opening_of("<|im_start|>assistant\\n<think>\\n")
+    Opening(stem='<|im_start|>assistant\\n', thought='<think>\\n', begin='<think>', end='</think>', is_open=True)
+    """
+
+    stem: str
+    thought: str = ""
+    begin: str = ""
+    end: str = ""
+    is_open: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.stem + self.thought
+
+    def continued(self, written: str, reply: str) -> str:
+        """What follows the prompt: the `reply` that a template has `written` behind the stem, with its thought or without.
+
+        An open thought is continued with that of the reply, which a template may have left out, and closed, even if it is empty.
+        A closed one is followed by the rest of the reply alone.
+        """
+        if written.startswith(self.thought):
+            return written[len(self.thought) :]
+        before, closed, answer = written.rpartition(self.end)
+        if not self.is_open:
+            return answer.lstrip() if closed else written
+        thought = (before if closed else reply.rpartition(self.end)[0]).split(self.begin)[-1].strip()
+        line = "\n" if "\n" in self.thought else ""
+        return f"{thought}{line}{self.end}{line * 2}{answer.lstrip()}"
+
+
+def opening_of(prompt: str) -> Opening:
+    """The parts of a generation prompt."""
+    found = BEGINS_THOUGHT.search(prompt)
+    if found is None:
+        return Opening(prompt)
+    end = f"{found['left']}/{found['name']}{found['right']}"
+    return Opening(prompt[: found.start()], found[0], found["begin"], end, found["closed"] is None)
+
+
 class TemplateEncoder:
     """Prompts, targets and responses in one tokenizer's chat template; it has the methods of `PromptEncoder`.
 
-    The last turn is the user's, the one before it the assistant's, and so on backwards. If the template refuses to begin
-    with the assistant, that oldest turn is left out; if it takes no system message, that of the data stands before the first
-    turn of the user, with a blank line between them. The template writes all special tokens, including BOS; no others are
-    added, and inside a turn a space replaces them, but for the thinking of an assistant, which is the template's to write or
-    not. Templates with `enable_thinking` get False. A reply that is learned continues the prompt: it closes the thought that the
-    template has opened, and follows one that the template has closed. Raises UserError when there is no template, when it fails
-    on a greeting, or when it does not take `system_prompt`, the system message of prompts that have none of their own.
+    The last turn is the user's, the one before it the assistant's, and so on backwards. An oldest turn of the assistant is left
+    out where the template refuses to begin with it; where it takes no system message, that of the data stands before the first
+    turn of the user. Inside a turn a space replaces the special tokens, but for the thinking of an assistant. Templates with
+    `enable_thinking` get False. A reply that is learned closes the thought that the template has opened, and follows one that it
+    has closed. Raises UserError when there is no template, when it fails on a greeting, or takes no `system_prompt`.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int, system_prompt: str | None = None):
@@ -74,10 +121,12 @@ class TemplateEncoder:
         self._header, added = header, {*tokenizer.get_added_vocab().values()}
         self._header_ids = {i for i in self._encode(header) if i in added}
         self._heads: dict[str | None, int] = {}
-        self.system_prompt = None if system_prompt is None else self.spoken(system_prompt)
-        if self.system_prompt is not None:
-            check_system(tokenizer, self.system_prompt)
         self.takes_system = writes_system(tokenizer)
+        self.system_prompt = None if system_prompt is None else self.spoken(system_prompt)
+        if self.system_prompt is not None and not self.takes_system:
+            raise UserError(
+                "system_prompt: the tokenizer's chat template takes no system message; leave system_prompt out"
+            )
         self.assistant_may_begin = {
             system: accepts(tokenizer, [PROBE_REPLY, PROBE], system)
             for system in (None, PROBE)[: 1 + self.takes_system]
@@ -94,20 +143,13 @@ class TemplateEncoder:
         """
         system = self._system(system)
         spoken = [self.spoken_by(i, turn) for i, turn in zip(range(len(turns), 0, -1), turns, strict=True)]
-        return fit_newest(
-            spoken,
-            lambda kept: self._encode_turns(kept, system, thinking),
-            self.max_prompt_length,
-            self._fixed_head(system),
-        )
+        head = self._fixed_head(system)
+        return fit_newest(spoken, lambda kept: self._encode_turns(kept, system, thinking), self.max_prompt_length, head)
 
     def encode_example(
         self, turns: Sequence[str], reply: str, system: str | None = None, learn_eos: bool = False
     ) -> tuple[list[int], list[int]]:
-        """What supervised fine-tuning reads, and what it learns after that; the end of an empty thought is learned.
-
-        `learn_eos` has no effect: nothing is learned after the end-of-turn token.
-        """
+        """What supervised fine-tuning reads, and what it learns after that: `learn_eos` has no effect."""
         thinking = self._choose_thinking(self._learned(reply))
         return self.encode_prompt(turns, system, thinking), self.encode_reply(reply, thinking)
 
@@ -255,10 +297,7 @@ def encode_without_end(encoder: TurnEncoder, turn: str) -> list[int]:
 def prompt_encoder(
     tokenizer: PreTrainedTokenizerBase, turn_separator: str, max_prompt_length: int, system_prompt: str | None = None
 ) -> TurnEncoder:
-    """The encoder that `turn_separator` asks for. Raises UserError when it needs a chat template that does not work.
-
-    `system_prompt`: the system message of prompts that have none of their own.
-    """
+    """The encoder that `turn_separator` asks for. Raises UserError when it needs a chat template that does not work."""
     separator = separator_of(tokenizer, turn_separator)
     if separator == CHAT_TEMPLATE:
         return TemplateEncoder(tokenizer, max_prompt_length, system_prompt)
@@ -285,11 +324,8 @@ def warn_about_replies(encoder: TurnEncoder) -> None:
 
 
 def warn_about_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
-    """A warning with the number of different turns and references in which a template's encoder replaces something.
-
-    (Those with a separator of text are counted when the data is read.)
-    """
-    if not isinstance(encoder, TemplateEncoder):
+    """A warning with the number of different turns and references in which a template's encoder replaces something."""
+    if not isinstance(encoder, TemplateEncoder):  # a separator of text is counted when the data is read
         return
     said: set[tuple[int, str]] = set()  # 0: by the assistant, whose thoughts are kept
     for prompt in prompts:
@@ -416,24 +452,6 @@ def count_rows(prompts: Iterable[Dialogue]) -> int:
     return len(set(map(_row, prompts)))
 
 
-def warn_about_cut(
-    encoder: TurnEncoder,
-    newest: Iterable[Dialogue],
-    gather: Callable[[list[int]], list[list[int]]] = lambda sizes: [sizes],
-) -> None:
-    """A warning with the number of prompts whose newest turn does not fit whole, and with what would do.
-
-    `gather` adds the sizes of the turns of other processes.
-    """
-    whole = copy(encoder)
-    whole.max_prompt_length = 2**31
-    lengths = [len(whole.encode_prompt(dialogue.prompt_turns[-1:], dialogue.system)) for dialogue in newest]
-    sizes = [size for some in gather(lengths) for size in some]
-    if cut := sum(size > encoder.max_prompt_length for size in sizes):
-        text = "%d of %d prompts lose the beginning of their newest turn: max_prompt_length is %d, and %d would do"
-        logger.warning(text, cut, len(sizes), encoder.max_prompt_length, max(sizes))
-
-
 def fix_date(tokenizer: PreTrainedTokenizerBase, day: str | None) -> str | None:
     """Let the chat template write this day (`2026-07-26`; None: today) in place of that on which it is used.
 
@@ -470,28 +488,14 @@ def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     if not found:
         raise UserError(f"turn_separator: the tokenizer's chat template leaves out the assistant's text; {REMEDY}")
     added = {i for token, i in tokenizer.get_added_vocab().items() if token.strip()}
-    ends = [i for i in tokenizer(after_reply, add_special_tokens=False)["input_ids"] if i in added]
-    end = next(iter(ends), tokenizer.eos_token_id)
-    if end is None:
-        raise UserError(
-            "turn_separator: the tokenizer's chat template does not end the assistant's text with a special token, and the "
-            f"tokenizer has no eos_token; {REMEDY}"
-        )
-    return end
-
-
-def check_system(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
-    """Raises UserError when the template refuses a system message, or writes a prompt without its text."""
-    try:
-        text_of_prompt = render(tokenizer, [PROBE], system=text)
-    except UserError as error:
-        raise UserError(
-            f"system_prompt: the tokenizer's chat template takes no system message ({error.__cause__}); leave system_prompt out"
-        ) from error
-    if text.strip() not in text_of_prompt:
-        raise UserError(
-            "system_prompt: the tokenizer's chat template leaves the system message out; leave system_prompt out"
-        )
+    after = [i for i in tokenizer(after_reply, add_special_tokens=False)["input_ids"] if i in added]
+    for end in (*after, tokenizer.eos_token_id):
+        if end is not None:
+            return int(end)
+    raise UserError(
+        "turn_separator: the tokenizer's chat template does not end the assistant's text with a special token, and the tokenizer "
+        f"has no eos_token; {REMEDY}"
+    )
 
 
 def writes_system(tokenizer: PreTrainedTokenizerBase) -> bool:

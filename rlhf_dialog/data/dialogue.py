@@ -6,10 +6,8 @@ from typing import Any
 
 POLICY, USER = "policy", "user"
 CHAT_TEMPLATE = "chat_template"  # the `turn_separator` that asks for the tokenizer's template
-AUTO, SEPARATOR = (
-    "auto",
-    "<EOU>",
-)  # the `turn_separator` that leaves it to the model, and the one of a model without template
+AUTO = "auto"  # the `turn_separator` that leaves it to the model
+SEPARATOR = "<EOU>"  # that of a model without a template
 
 
 @dataclass(frozen=True)

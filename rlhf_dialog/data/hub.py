@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from huggingface_hub import constants
-from huggingface_hub.errors import GatedRepoError, HTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub.errors import HTTPError
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
@@ -25,22 +25,8 @@ MODEL_FILES = (  # of a model, its tokenizer and our settings; no pickles, no co
 )
 LOCAL_NAMES = "local_names.json"  # in a run folder: `local_names` of its settings when it began
 LOCAL_KEY = "local_names"  # the same in evaluation.json and report.json
-
-MADE_BY = {  # the commands that make what the shipped YAML files read, by the beginning of the path
-    "runs/quickstart_": "make quickstart",
-    "runs/quickstart/": "make quickstart",
-    "runs/month": "make month",
-    "runs/chitchat": "make smollm2",
-    "runs/ask_back_best": "python -m experiments.smollm2 best_of --config ask_back.yaml --register examples/ask_back.py "
-    "--output runs/ask_back_best",
-    "fetched/": "make smollm2",
-    "runs/restaurant_data": "python scripts/write_restaurant.py",
-    "runs/restaurant_sft": "rlhf-dialog train-sft --config sft_restaurant.yaml",
-    "runs/dailydialog_sft": "rlhf-dialog train-sft --config sft_dailydialog_small.yaml",
-    "runs/dailydialog_intent": "rlhf-dialog train-intent-classifier --config intent_dailydialog_small.yaml",
-    "runs/dailydialog_relevance_order": "rlhf-dialog train-relevance-model --config relevance_order_dailydialog_small.yaml",
-    "runs/dailydialog_relevance": "rlhf-dialog train-relevance-model --config relevance_dailydialog_small.yaml",
-}
+MADE_HERE = ("runs/", "run_results/", "fetched/")  # folders that this program writes
+HOW_TO_MAKE = " (the first lines of a YAML of this package say how what it names is made)"
 
 
 @functools.cache
@@ -62,17 +48,9 @@ def hub_reachable() -> bool:
 def is_local(path: str) -> bool:
     """Whether `path` can only mean a place on this machine: it exists, or it is written like a path."""
     parent = os.path.dirname(path)
-    written_like_one = path.startswith((".", "~", os.sep)) or path.endswith(("/", ".jsonl")) or path.count("/") > 1
+    begins_like_one = path.startswith((".", "~", os.sep, *MADE_HERE))
+    written_like_one = begins_like_one or path.endswith(("/", ".jsonl")) or path.count("/") > 1
     return written_like_one or os.path.exists(path) or (parent != "" and os.path.isdir(parent))
-
-
-def check_made(path: str, where: str) -> None:
-    """Raises UserError, with the command that makes it, for a path of a shipped YAML file at which nothing is yet."""
-    command = next((command for beginning, command in MADE_BY.items() if path.startswith(beginning)), None)
-    if command and not os.path.exists(path):
-        raise UserError(
-            f"{where}: '{path}' does not exist yet; `{command}` makes it, in the folder in which it is started"
-        )
 
 
 def local_names(settings: Any) -> list[str]:
@@ -88,9 +66,8 @@ def local_names(settings: Any) -> list[str]:
 def check_folder(path: str, key: str) -> None:
     """Raises UserError when `path`, which `key` named, can only mean a folder on this machine and is none, or is one with a
     file that may not be opened (`found_files`)."""
-    check_made(path, key)
     if is_local(path) and not os.path.isdir(os.path.expanduser(path)):
-        raise UserError(f"{key}: no such folder: '{path}'; give a model folder or a Hub name")
+        raise UserError(f"{key}: no such folder: '{path}'; give a model folder or a Hub name{HOW_TO_MAKE}")
     check_files(path)
 
 
@@ -100,7 +77,6 @@ def model_folder(name: str, key: str, with_code: bool = False) -> str:
     Downloads what is new; when the Hub cannot be reached, the copy of an earlier download is used. `key` named the model.
     Raises UserError when there is neither, or a file of it may not be opened (`found_files`).
     """
-    check_made(name, key)
     if is_local(name):
         check_files(name)
         return name
@@ -111,16 +87,10 @@ def model_folder(name: str, key: str, with_code: bool = False) -> str:
     try:
         folder = snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], local_files_only=offline)
     except (OSError, ValueError, HTTPError) as error:
-        raise UserError(f"{key}: '{name}' is neither a folder here nor {_missing(error)}") from error
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise UserError(
+            f"{key}: '{name}' is no folder here, and not read from the Hub ({reason}); give a local folder, or USER/NAME of "
+            "a model that you may read (hf auth login)"
+        ) from error
     check_files(folder)
     return folder
-
-
-def _missing(error: Exception) -> str:
-    if isinstance(error, GatedRepoError):
-        return "a model that you may read: ask for access on its page of the Hub, then log in (hf auth login)"
-    if isinstance(error, RepositoryNotFoundError):
-        return "a model on the Hub; check the name, and for a private one the token (hf auth login, or HF_TOKEN)"
-    if isinstance(error, LocalEntryNotFoundError):
-        return "a downloaded model, and the Hub cannot be reached; give a local folder"
-    return f"a model on the Hub ({' '.join(str(error).split())[:200]}); give a local folder, or USER/NAME"

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +20,13 @@ from rlhf_dialog.data.sources.messages import (
     split_messages,
     unused_keys,
 )
-from rlhf_dialog.data.sources.record import BadRow, LeftOut, RowCounts, checked_text, is_null
+from rlhf_dialog.data.sources.record import BadRow, LeftOut, RowCounts, checked_text, is_null, show_columns
 from rlhf_dialog.data.sources.rows import PROMPT_KEYS, TURN_KEYS, Row, prompt_messages
 from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
 from rlhf_dialog.data.speakers import BLANK_LINE, join_turns, read_speakers
 from rlhf_dialog.errors import UserError, nearest
 
 SIDES = ("chosen", "rejected")
-SCORES = (("score_chosen", "score_rejected"), ("chosen_score", "rejected_score"))
 LONG_ENOUGH = 20  # characters that two texts without a prompt share, so that they count as its text
 
 
@@ -71,14 +71,15 @@ def load_pairs(
     """The pairs of one split, in the order of the data; `columns` and `names` as for `load_records`.
 
     Bad rows, such as those with equal sides, are left out up to a tenth (`RowCounts`). Raises MissingSplit when there is no such
-    split, UserError that names the row for one that cannot be read, and when the scores say that the columns are exchanged.
+    split, UserError that names the row for one that cannot be read, and for one that lacks the margin that others have.
     """
     rows = load_rows(data_path, split, columns, names)
     counts = RowCounts(f"{data_path}, {split}")
     pairs = counts.read(rows, lambda placed: _pair(placed[1], placed[0], counts))
     counts.log()
-    _check_margins(pairs)
-    _check_scores([row for _, row in rows], data_path)
+    without = [pair.where for pair in pairs if pair.margin is None]
+    if 0 < len(without) < len(pairs):
+        raise UserError(f"{without[0]}: has no 'margin', but other rows have one; give all rows a margin, or none")
     return pairs
 
 
@@ -128,12 +129,14 @@ def read_sides(row: Row, where: str) -> tuple[Messages, Messages, set[str]]:
     a text is missing or both are the same, LeftOut for calls of tools, and UserError for what is no pair.
     """
     if missing := [name for name in SIDES if name not in row]:
-        raise _no_column(row, missing[0], where)
+        hint = next((hint for key in row if (hint := nearest(str(key).lower(), SIDES))), "")
+        raise UserError(
+            f"{where}: there is no column '{missing[0]}'; a pair needs 'chosen' and 'rejected', and may have 'prompt' and "
+            f"'margin'; found {show_columns(row)}{hint}"
+        )
     prompt, used = read_prompt(row, where)
     sides = [read_side(row[name], name, where) for name in SIDES]
-    if len(prompt.turns) > 1 and _same(prompt.turns[-1]) == _same(
-        sides[0].turns[-1]
-    ):  # the whole dialogue of the chosen side
+    if len(prompt.turns) > 1 and _same(prompt.turns[-1]) == _same(sides[0].turns[-1]):  # all of the chosen dialogue
         prompt = Messages(prompt.turns[:-1], prompt.roles[:-1], prompt.system)
     _cut_prompt(prompt, sides)
     chosen, rejected = (put_behind(prompt, side) for side in sides)
@@ -214,41 +217,7 @@ def read_side(value: Any, name: str, where: str) -> Messages:
 def _margin(value: Any, where: str) -> float | None:
     if is_null(value):
         return None
-    try:
-        margin = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        margin = math.nan
-    if not math.isfinite(margin):
-        raise UserError(f"{where}: 'margin' holds {value!r:.60}, wanted a finite number")
-    return margin
-
-
-def _check_margins(pairs: list[PreferencePair]) -> None:
-    without = [pair for pair in pairs if pair.margin is None]
-    if without and len(without) < len(pairs):
-        raise UserError(
-            f"{without[0].where}: has no 'margin', but {len(pairs) - len(without)} other rows have one; give all rows a margin, "
-            "or none"
-        )
-
-
-def _check_scores(rows: list[Row], data_path: str) -> None:
-    """Raises UserError when the scores beside the replies are more often higher for the rejected one."""
-    for names in SCORES:
-        scores = [(row.get(names[0]), row.get(names[1])) for row in rows]
-        numbers = [(a, b) for a, b in scores if isinstance(a, int | float) and isinstance(b, int | float) and a != b]
-        lower = sum(chosen < rejected for chosen, rejected in numbers)
-        if lower > len(numbers) / 2:
-            raise UserError(
-                f"{data_path}: {names[0]} is lower than {names[1]} in {lower} of {len(numbers)} rows, so the columns 'chosen' "
-                "and 'rejected' seem to be exchanged; exchange them, or remove the columns of the scores"
-            )
-
-
-def _no_column(row: Row, name: str, where: str) -> UserError:
-    columns = ", ".join(f"'{key!s:.40}'" for key in list(row)[:20]) or "nothing"
-    hint = next((hint for key in row if (hint := nearest(str(key).lower(), SIDES))), "")
-    return UserError(
-        f"{where}: there is no column '{name}'; a pair needs 'chosen' and 'rejected', and may have 'prompt' and 'margin'; "
-        f"found {columns}{hint}"
-    )
+    with suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, bool) and math.isfinite(float(value)):
+            return float(value)
+    raise UserError(f"{where}: 'margin' holds {value!r:.60}, wanted a finite number")

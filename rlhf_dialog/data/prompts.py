@@ -1,42 +1,23 @@
-"""Dialogues -> prompts with references and acts, their token ids, and the order in which training uses them.
-
-B prompts, P prompt tokens.
-"""
+"""Dialogues of a data set -> prompts with references and acts; training dialogues that repeat held-out ones."""
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Any
 
-import numpy as np
-from transformers import PreTrainedTokenizerBase
-
-from rlhf_dialog.data.dialogue import (
-    AUTO,
-    CHAT_TEMPLATE,
-    Dialogue,
-    SystemText,
-    cut_at_separator,
-    fit_newest,
-    remove_marks,
-    render_prompt,
-    render_reply,
-    render_target,
-)
+from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, Dialogue, SystemText, remove_marks
 from rlhf_dialog.data.sources import SPLITS, DialogueRecord, load_records
 from rlhf_dialog.data.sources.columns import Columns
 from rlhf_dialog.data.sources.messages import first_filled
 from rlhf_dialog.data.sources.rows import ID_KEYS
-from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
+from rlhf_dialog.data.sources.splits import SplitNames
 from rlhf_dialog.data.speakers import BLANK_LINE, check_reply_roles, describe_roles, read_speakers, spoken_turns
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 MIN_OVERLAP_TOKENS = 4
-PROBES = ("Hello", "Quite so")  # turns that begin differently
 
 
 @dataclass(frozen=True)
@@ -61,8 +42,15 @@ class PromptRules:
     @classmethod
     def from_keys(cls, keys: Any) -> "PromptRules":
         """The rules of a configuration; defaults for the keys that it does not have."""
-        sizes, others = ("context_size", "min_context_size"), ("drop_overlap", "turn_separator", "reply_roles")
-        names = (*sizes, *others, "columns", "split")
+        names = (
+            "context_size",
+            "min_context_size",
+            "drop_overlap",
+            "turn_separator",
+            "reply_roles",
+            "columns",
+            "split",
+        )
         rules = {name: value for name in names if (value := getattr(keys, name, None)) is not None}
         if hasattr(keys, "env"):
             rules |= {"columns": keys.env.args.columns, "split": keys.env.args.split}
@@ -76,12 +64,9 @@ class PromptRules:
         Raises UserError when the data cannot be read or gives no prompt, MissingSplit when it has no such split.
         """
         where = f"{data_path}, {split}"
-        with_calls = self.turn_separator == CHAT_TEMPLATE
-        records = load_records(data_path, split, self.columns, self.split, with_calls)
+        records = load_records(data_path, split, self.columns, self.split, self.turn_separator == CHAT_TEMPLATE)
         check_reply_roles(records, self.reply_roles, where)
-        overlap = (
-            _overlap(records, data_path, self.columns, self.split) if self.drop_overlap and split == "train" else set()
-        )
+        overlap = self._overlap(records, data_path) if self.drop_overlap and split == "train" else set()
         kept = {number: record for number, record in enumerate(records) if number not in overlap}
         if self.turn_separator not in (None, CHAT_TEMPLATE):
             kept = _without_separator(kept, str(self.turn_separator), where)
@@ -97,15 +82,26 @@ class PromptRules:
             logger.warning("%s: %d of %d prompts end with the assistant and are left out", where, ended, len(records))
         if not prompts:
             longest = max((len(record.turns) for record in kept.values()), default=0)
-            needed = self.min_context_size + (
-                0 if records and records[0].is_prompt else 1
-            )  # a dialogue holds the reply
+            needed = self.min_context_size + (not records[0].is_prompt)  # a dialogue holds the reply
             raise UserError(
                 f"{where}: no prompts; {len(records)} dialogues were read, {len(kept)} are left after drop_overlap, and the "
                 f"longest has {longest} turns, but min_context_size {self.min_context_size} needs {needed}; lower "
                 "min_context_size, turn drop_overlap off, or use other data"
             )
         return prompts
+
+    def _overlap(self, records: list[DialogueRecord], data_path: str) -> set[int]:
+        """The result of `find_overlap`, which is also logged. Raises UserError when a held-out split cannot be read."""
+        try:
+            parts = [load_records(data_path, split, self.columns, self.split, quiet=True) for split in SPLITS[1:]]
+        except UserError as error:
+            raise UserError(
+                f"drop_overlap: needs the validation and test splits; turn it off, or fix this: {error}"
+            ) from error
+        overlap = find_overlap(records, [record for part in parts for record in part])
+        text = "drop_overlap: left out %d of %d train dialogues that nearly repeat one of validation or test"
+        logger.info(text, len(overlap), len(records))
+        return overlap
 
 
 def load_prompts(
@@ -123,16 +119,11 @@ def load_prompts(
 def first_rows(records: dict[int, DialogueRecord]) -> dict[int, int]:
     """The number of each record's dialogue: its own, and for prompts of one dialogue that of the first of them."""
     first: dict[str, int] = {}
-    return {
-        number: first.setdefault(ident, number) if (ident := _ident(record)) else number
-        for number, record in records.items()
-    }
-
-
-def _ident(record: DialogueRecord) -> str | None:
-    """What the prompts of one dialogue share, where each row of the data is a prompt; None where a row does not say it."""
-    key = first_filled(ID_KEYS, record.meta) if record.is_prompt else None
-    return None if key is None else repr(record.meta[key])
+    numbers = {}
+    for number, record in records.items():
+        key = first_filled(ID_KEYS, record.meta) if record.is_prompt else None
+        numbers[number] = number if key is None else first.setdefault(repr(record.meta[key]), number)
+    return numbers
 
 
 def _without_separator(records: dict[int, DialogueRecord], separator: str, where: str) -> dict[int, DialogueRecord]:
@@ -143,22 +134,15 @@ def _without_separator(records: dict[int, DialogueRecord], separator: str, where
     count = sum(separator in text for record in holders.values() for text in _texts(record))
     line = "%s: %d turns or references hold the turn_separator '%s'; a space replaces it there"
     logger.warning(line, where, count, separator)
-    marks = [separator]
-    changed = {
-        number: replace(
-            record,
-            turns=[remove_marks(turn, marks) for turn in record.turns],
-            references=record.references
-            and [[remove_marks(text, marks) for text in some] for some in record.references],
-        )
-        for number, record in holders.items()
-    }
-    for number, record in changed.items():
-        if not all(_texts(record)):
+    for number, record in holders.items():
+        turns = [remove_marks(turn, [separator]) for turn in record.turns]
+        versions = [[remove_marks(text, [separator]) for text in some] for some in record.references or ()]
+        holders[number] = replace(record, turns=turns, references=versions or record.references)
+        if not all(_texts(holders[number])):
             raise UserError(
                 f"{where}: dialogue {number + 1} has a turn or reference that is only the turn_separator '{separator}'; remove it"
             )
-    return records | changed
+    return records | holders
 
 
 def _texts(record: DialogueRecord) -> Iterator[str]:
@@ -206,20 +190,6 @@ def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
     return replies
 
 
-def _overlap(records: list[DialogueRecord], data_path: str, columns: Columns, names: SplitNames = NO_NAMES) -> set[int]:
-    """The result of `find_overlap`, which is also logged. Raises UserError when a held-out split cannot be read."""
-    try:
-        held_out = [one for split in SPLITS[1:] for one in load_records(data_path, split, columns, names, quiet=True)]
-    except UserError as error:
-        raise UserError(
-            f"drop_overlap: needs the validation and test splits; turn it off, or fix this: {error}"
-        ) from error
-    overlap = find_overlap(records, held_out)
-    text = "drop_overlap: left out %d of %d train dialogues that nearly repeat one of validation or test"
-    logger.info(text, len(overlap), len(records))
-    return overlap
-
-
 def find_overlap(train_records: Sequence[DialogueRecord], held_out_records: Sequence[DialogueRecord]) -> set[int]:
     """Positions of the training dialogues that nearly repeat a held-out one.
 
@@ -247,189 +217,3 @@ def long_utterances(record: DialogueRecord) -> set[str]:
     """The distinct turns of 4 tokens or more, letters and digits only."""
     long_turns = (turn for turn in record.turns if len(turn.split()) >= MIN_OVERLAP_TOKENS)
     return {"".join(filter(str.isalnum, turn.lower())) for turn in long_turns} - {""}
-
-
-class PromptEncoder:
-    """Prompts and targets as token ids of one tokenizer, and replies back to text; a separator ends every turn.
-
-    Inside a turn, a space replaces the separator and the special tokens. A system message is the first turn, which is not cut.
-    Raises UserError when `system_prompt`, the system message of prompts that have none of their own, leaves no room for a turn.
-    """
-
-    rewrites_history = False  # a longer prompt begins with the ids of a shorter one and its reply
-
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        separator: str,
-        max_prompt_length: int,
-        system_prompt: str | None = None,
-    ):
-        self.tokenizer = tokenizer
-        self.separator = separator
-        self.marks = longest_first({separator, *special_tokens(tokenizer)})
-        self._added = {i for token, i in tokenizer.get_added_vocab().items() if separator in token}
-        self.max_prompt_length = max_prompt_length
-        first = tokenizer("a")["input_ids"][:1]
-        self.prefix = first if first == [tokenizer.bos_token_id] else []
-        self.pad_id = pad_id(tokenizer)
-        self.system_prompt = system_prompt
-        self._heads: dict[str | None, int] = {}
-        if system_prompt is not None:
-            check_room(self, system_prompt)
-
-    def encode_prompt(self, turns: Sequence[str], system: str | None = None) -> list[int]:
-        """At most `max_prompt_length` ids, including a BOS token in front where the tokenizer adds one itself.
-
-        `system`: the system message of this dialogue; None: `system_prompt`.
-        """
-        return fit_newest([*map(self.spoken, turns)], self._writer(system), self.max_prompt_length, self.head(system))
-
-    def head(self, system: str | None = None) -> int:
-        """How many of the first ids of a prompt with this system message are never cut."""
-        if system is None and self.system_prompt is None:
-            return len(self.prefix)
-        if system not in self._heads:
-            self._heads[system] = count_shared(*(self._writer(system)([turn]) for turn in PROBES))
-        return self._heads[system]
-
-    def count_room(self, system: str | None = None) -> int:
-        """How many of `max_prompt_length` tokens are left for turns beside this system message."""
-        return self.max_prompt_length - len(self._writer(system)([])) if system else self.max_prompt_length
-
-    def _writer(self, system: str | None) -> Callable[[Sequence[str]], list[int]]:
-        text = self.system_prompt if system is None else system
-        first = [] if text is None else [self.spoken(text.strip())]
-        return lambda turns: self.prefix + self._encode(render_prompt([*first, *turns], self.separator))
-
-    def encode_example(
-        self, turns: Sequence[str], reply: str, system: str | None = None, learn_eos: bool = False
-    ) -> tuple[list[int], list[int]]:
-        """What supervised fine-tuning reads, and what it learns after that."""
-        return self.encode_prompt(turns, system), (self.encode_target if learn_eos else self.encode_reply)(reply)
-
-    def spoken(self, turn: str) -> str:
-        """The turn as the model sees it."""
-        return remove_marks(turn, self.marks)
-
-    def encode_target(self, turn: str) -> list[int]:
-        """A whole target of supervised fine-tuning: the reply, the separator, the end-of-text id."""
-        if self.tokenizer.eos_token_id is None:
-            raise UserError("tokenizer: it has no end-of-text token (eos_token); set one in its tokenizer_config.json")
-        return [*self.encode_reply(turn), self.tokenizer.eos_token_id]
-
-    def encode_reply(self, turn: str) -> list[int]:
-        """What follows a prompt: the reply and the separator."""
-        return self._encode(render_target(self.spoken(turn), self.separator))
-
-    def count_end_ids(self, turn: str) -> int:
-        """How many of the last ids of `encode_reply(turn)` are the separator and the space before it; all for a blank turn.
-
-        A token that holds the end of the text and the beginning of the separator counts, too.
-        """
-        turn = self.spoken(turn)
-        ids, text_ids = self._encode(render_target(turn, self.separator)), self._encode(render_reply(turn))
-        if not turn.strip():
-            return len(ids)
-        return len(ids) - count_shared(ids, text_ids)
-
-    def encode_heard(self, reply_ids: list[int], turn: str) -> list[int]:
-        """The ids between the policy's reply and its next one: a separator if the reply has none, then the user's turn."""
-        closed = self.separator in str(self.tokenizer.decode(reply_ids, skip_special_tokens=False))
-        return ([] if closed else self._encode(f" {self.separator}")) + self.encode_reply(turn)
-
-    def reply_text(self, ids: list[int]) -> str:
-        """The text that rewards and metrics see: cut at the first separator, special tokens removed, stripped."""
-        ids = list(takewhile(lambda i: i not in self._added, ids))  # decoded, special ones would be lost
-        return cut_at_separator(str(self.tokenizer.decode(ids, skip_special_tokens=True)), self.separator)
-
-    def _encode(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-
-
-def count_shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """The number of ids with which both begin."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
-
-
-def check_room(encoder: Any, system_prompt: str) -> None:
-    """Raises UserError when the system prompt of an encoder leaves no room for a turn."""
-    needed = len(encoder.tokenizer(PROBES[0], add_special_tokens=False)["input_ids"])
-    if encoder.count_room(system_prompt) < needed:
-        raise UserError(
-            f"system_prompt: takes {encoder.head()} of the {encoder.max_prompt_length} tokens of max_prompt_length, which leaves "
-            "no room for a turn; shorten it, or raise max_prompt_length"
-        )
-
-
-def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """The texts of the tokens that no text of people may become, without those that are white space."""
-    added = tokenizer.added_tokens_decoder.values()
-    tokens = {*tokenizer.all_special_tokens, *(token.content for token in added if token.special)}
-    return {token for token in tokens if token.strip()}
-
-
-def longest_first(tokens: Iterable[str]) -> list[str]:
-    """The order in which `remove_marks` takes them: a token before those that it contains."""
-    return sorted(tokens, key=lambda token: (-len(token), token))
-
-
-def separator_ids(tokenizer: PreTrainedTokenizerBase, separator: str) -> set[int]:
-    """The ids of all tokens that hold the separator; empty where an end shows in the text alone.
-
-    Ids can be trusted only where the separator is an added token, which a tokenizer never divides, and where it is the last
-    token of a rendered reply. (GPT-2 has a token for "###", but writes " ###", with the space, as another one.)
-    """
-    added = tokenizer.get_added_vocab().get(separator)
-    reply = tokenizer(render_target("a", separator), add_special_tokens=False)["input_ids"]
-    if added is None or reply[-1:] != [added]:
-        return set()
-    candidates = [i for token, i in tokenizer.get_vocab().items() if separator in token]
-    texts = tokenizer.batch_decode([[i] for i in candidates], skip_special_tokens=False)
-    return {added} | {i for i, text in zip(candidates, texts, strict=True) if separator in text}
-
-
-def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """An id to fill batches with; its value does not matter, because masks say what counts."""
-    pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    return next(i for i in pads if i is not None)
-
-
-class PromptSampler:
-    """Shuffled epochs without replacement. (seed, epoch) determines the permutation, so a position is two integers."""
-
-    def __init__(self, num_prompts: int, seed: int):
-        if num_prompts < 1:
-            raise ValueError("PromptSampler needs at least one prompt")
-        self.num_prompts = num_prompts
-        self.seed = seed
-        self._move(0, 0)
-
-    def _move(self, epoch: int, index: int) -> None:
-        self.epoch, self.index = epoch, index
-        self._order = np.random.default_rng([self.seed, epoch]).permutation(self.num_prompts)
-
-    def take(self, n: int) -> list[int]:
-        """The next `n` prompt numbers; after the end of an epoch, the next one begins."""
-        taken: list[int] = []
-        while len(taken) < n:
-            part = self._order[self.index : self.index + n - len(taken)].tolist()
-            taken += part
-            self.index += len(part)
-            if self.index == self.num_prompts:
-                self._move(self.epoch + 1, 0)
-        return taken
-
-    def state_dict(self) -> dict[str, int]:
-        """The state from which `load_state_dict` continues with exactly the same prompts (given the same seed and data)."""
-        return {"epoch": self.epoch, "index": self.index}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Move to a stored position. Raises UserError when it is outside the data."""
-        epoch, index = state["epoch"], state["index"]
-        if epoch < 0 or not 0 <= index < self.num_prompts:
-            raise UserError(
-                f"data position: epoch {epoch}, prompt {index} is outside the {self.num_prompts} prompts; resume with "
-                "the data, context_size and min_context_size of the checkpoint"
-            )
-        self._move(epoch, index)

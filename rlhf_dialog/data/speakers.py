@@ -84,18 +84,13 @@ def check_reply_roles(records: Iterable[DialogueRecord], reply_roles: Sequence[s
 def describe_roles(records: Sequence[DialogueRecord], reply_roles: Sequence[str]) -> str:
     """What a log says of dialogues whose roles do not say who replies; empty where there is none."""
     unclear = [x for x in records if not x.is_prompt and read_speakers(x.roles, reply_roles) is None]
-    unknown = {role for record in unclear for role in record.roles or () if role} - {
-        *ASSISTANT_ROLES,
-        *USER_ROLES,
-        TOOL_ROLES[0],
-    }
-    names = ", ".join(sorted(unknown)[:9])
-    answering = Counter(role for record in unclear for role in (record.roles or ())[-1:] if role in unknown)
-    likely = next(iter(answering), names.partition(",")[0])
     if not unclear:
         return ""
-    why = f"roles besides user and assistant ({names})" if names else "no roles"
-    return (
-        f"{len(unclear)} of {len(records)} dialogues have {why}, so each turn that follows another one is a reply"
-        + (f"; name who replies, such as reply_roles: [{likely}]" if names else "")
-    )
+    roles = {role for record in unclear for role in record.roles or () if role}
+    unknown = sorted(roles - {*ASSISTANT_ROLES, *USER_ROLES, TOOL_ROLES[0]})
+    why = f"roles besides user and assistant ({', '.join(unknown[:9])})" if unknown else "no roles"
+    line = f"{len(unclear)} of {len(records)} dialogues have {why}, so each turn that follows another one is a reply"
+    if not unknown:
+        return line
+    last = [record.roles[-1] for record in unclear if record.roles and record.roles[-1] in unknown]
+    return f"{line}; name who replies, such as reply_roles: [{[*last, *unknown][0]}]"

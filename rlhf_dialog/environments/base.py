@@ -116,8 +116,7 @@ class Baseline(Protocol):
 
 def baseline_names(environment: Environment) -> Sequence[str]:
     """The names of the baselines that an environment understands (`BaselineFactory` builds them): its attribute `baselines`."""
-    names: Sequence[str] = getattr(environment, "baselines", ())
-    return names
+    return tuple(getattr(environment, "baselines", ()))
 
 
 class SingleTurn:
@@ -163,7 +162,8 @@ def open_episode(environment: Environment, seed: int | None = None, limits: Epis
     Raises UserError when it raises, takes longer than `limits` allow, or returns something else.
     """
     found = _call(environment, "reset", limits, lambda: environment.reset(seed=seed))
-    if not (_is_tuple(found, 2) and isinstance(found[0], str) and isinstance(found[1], dict)):
+    is_pair = isinstance(found, tuple) and len(found) == 2
+    if not (is_pair and isinstance(found[0], str) and isinstance(found[1], dict)):
         raise _wrong(environment, f"reset returned {found!r}; return a pair (text, info)")
     prompt = found[1].get("prompt", Dialogue([found[0]]))
     if not isinstance(prompt, Dialogue) or not prompt.prompt_turns:
@@ -175,7 +175,8 @@ def open_episode(environment: Environment, seed: int | None = None, limits: Epis
 def answer(environment: Environment, reply: str, limits: EpisodeLimits = NO_LIMITS) -> Step:
     """Make one step. Raises UserError as `open_episode` does, and for what cannot be learned from."""
     found = _call(environment, "step", limits, lambda: environment.step(reply))
-    if not (_is_tuple(found, 5) and isinstance(found[0], str) and isinstance(found[4], dict)):
+    is_step = isinstance(found, tuple) and len(found) == 5
+    if not (is_step and isinstance(found[0], str) and isinstance(found[4], dict)):
         raise _wrong(environment, f"step returned {found!r}; return (text, reward, terminated, truncated, info)")
     text, reward, terminated, truncated, info = found
     _check_texts(environment, "step", [text])
@@ -224,10 +225,6 @@ def _check_method(environment: Environment, method: str) -> None:
 
 def _wrong(environment: Environment, what: str) -> UserError:
     return UserError(f"environment {type(environment).__name__}: {what}")
-
-
-def _is_tuple(found: Any, length: int) -> bool:
-    return isinstance(found, tuple) and len(found) == length
 
 
 def _check_texts(environment: Environment, method: str, texts: Sequence[Any]) -> None:

@@ -34,7 +34,7 @@ BUCKETS = 1024  # of the hashes by which copies are found
 COPY_UNIT = 10.0  # so that the weights of copies learn as fast as the rest
 
 
-class RelevanceSizes(BaseModel):
+class RelevanceSizes(BaseModel, extra="forbid"):
     """What a relevance model is built from."""
 
     architecture: Literal["bag", "convolution"] = "convolution"

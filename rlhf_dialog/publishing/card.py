@@ -19,10 +19,8 @@ from rlhf_dialog.evaluation import preferences, report
 from rlhf_dialog.publishing.privacy import hide_names, hide_private, without_places
 
 RUN_KEY = "rlhf_dialog_run"  # in the header of a card: the run whose agent the repository holds
-NOT_PUBLISHED = (
-    *("run_dir", "wandb_entity", "wandb_project", "use_wandb", "use_tensorboard", "ledger", "ledger_texts", "report"),
-    *("push_to_hub", "local_rank"),
-)
+OF_THIS_MACHINE = {"run_dir", "push_to_hub", "local_rank", "ledger", "ledger_texts", "report"}
+NOT_PUBLISHED = OF_THIS_MACHINE | {"wandb_entity", "wandb_project", "use_wandb", "use_tensorboard"}
 DAILY_DIALOG = re.compile(r"daily[ _-]?dialog", re.IGNORECASE)
 FILL_IN = "**Please fill in**: whose data these are, and under which licence"
 LIMITS = """- It was trained on single replies; long dialogues lose their oldest turns.
@@ -62,8 +60,8 @@ def agent_card(repo: str, settings: dict[str, Any], run: CardRun) -> str:
     shown = ("objective/", "reward/", "eval/", "response/")
     metrics = {k: x for k, x in run.metrics.items() if k == "iteration" or k.startswith(shown)}
     metrics = {k: float(f"{x:.4g}") if isinstance(x, float) else x for k, x in metrics.items()}
-    known = {k: x for k, x in config.items() if k in Config.model_fields and k not in NOT_PUBLISHED}
-    changed = {k: x for k, x in known.items() if x != Config.model_fields[k].get_default()}
+    fields = {name: field for name, field in Config.model_fields.items() if name not in NOT_PUBLISHED}
+    changed = {k: x for k, x in config.items() if k in fields and x != fields[k].get_default()}
     sections = {
         "Use": _use(repo, settings),
         "Task": f"One reply to the last turns of a dialogue, with these settings:\n\n{_block(settings)}",
@@ -110,8 +108,8 @@ def reward_card(repo: str, found: dict[str, Any], model: dict[str, Any]) -> str:
 
 def local_names(tree: dict[str, Any] | None) -> list[str]:
     """What an evaluation or a report says of the names in it that were places when it was written."""
-    names = (tree or {}).get(LOCAL_KEY, [])
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    names = (tree or {}).get(LOCAL_KEY)
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def describe_data(path: str | None, local_names: Collection[str] = ()) -> tuple[dict[str, Any], str]:

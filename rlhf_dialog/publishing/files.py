@@ -8,7 +8,7 @@ from typing import Any
 from rlhf_dialog.data.hub import MODEL_FILES
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
-from rlhf_dialog.json_files import damage_as_user_error, load_json
+from rlhf_dialog.json_files import damage_as_user_error, read_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE
 from rlhf_dialog.models.relevance import is_relevance_folder
 from rlhf_dialog.publishing.card import CardRun, agent_card, reward_card
@@ -17,6 +17,7 @@ from rlhf_dialog.publishing.privacy import clean_json, refuse_secrets
 CARD = "README.md"
 CLEANED = ("config.json", "generation_config.json", "tokenizer_config.json")
 NEEDED = {"config.json": "is not an agent", "tokenizer_config.json": "has no tokenizer"}
+ADVICE = "give the folder agent/ of a finished run; rlhf-dialog export writes that of another one"
 Files = dict[str, bytes | Path]  # name in the repository -> its content, or the file that holds it
 
 
@@ -44,35 +45,27 @@ def check_model(folder: Path, key: str) -> bool:
     check_files(folder)
     for name, what in NEEDED.items():
         if not (folder / name).is_file():
-            raise UserError(f"{key}: '{folder}' {what}: it has no {name}; {_advice(folder)}")
+            raise UserError(f"{key}: '{folder}' {what}: it has no {name}; {ADVICE}")
     if is_relevance_folder(str(folder)):
-        what = "is a relevance model, whose bank holds texts of its data; it is not published"
-        raise UserError(f"{key}: '{folder}' {what}")
+        raise UserError(
+            f"{key}: '{folder}' is a relevance model, whose bank holds texts of its data; it is not published"
+        )
     if not [path for path in folder.glob("*.safetensors") if path.name != "value_head.safetensors"]:
         raise UserError(f"{key}: '{folder}' has no weights (model.safetensors), so there is nothing to publish")
     architectures = read(folder, key).get("architectures") or []
     is_agent = (folder / AGENT_FILE).is_file()
     if not is_agent and not any(str(name).endswith("ForSequenceClassification") for name in architectures):
         what = f"is neither an agent (it has no {AGENT_FILE}) nor a reward model"
-        raise UserError(f"{key}: '{folder}' {what}; {_advice(folder)}")
+        raise UserError(f"{key}: '{folder}' {what}; {ADVICE}")
     return is_agent
-
-
-def _advice(folder: Path) -> str:
-    if (folder / "agent").is_dir():
-        return f"did you mean {folder / 'agent'}?"
-    if (folder / "config.yaml").is_file():
-        return f"continue the run with --resume, or: rlhf-dialog export --run {folder} --output DIR"
-    return "give the folder agent/ of a finished run"
 
 
 def read(folder: Path, key: str, name: str = "config.json") -> dict[str, Any]:
     """The JSON object in a file of the folder. Raises UserError when it cannot be read."""
-    with damage_as_user_error(f"{key}: {folder / name} cannot be read: ", "; save the model again"):
-        tree = load_json(folder / name)
-        if not isinstance(tree, dict):
-            raise ValueError("is not a JSON object")
-    return tree
+    found: dict[str, Any] = read_json(
+        folder / name, f"{key}: {folder / name} cannot be read: ", "; save the model again", dict
+    )
+    return found
 
 
 def published_files(folder: Path, key: str) -> Files:

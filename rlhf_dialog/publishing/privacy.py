@@ -17,7 +17,12 @@ from rlhf_dialog.json_files import parse_json
 PLACE = re.compile(r"""(?<![\w/.~:])(?:~[\w.-]*|\.{1,2}|[A-Za-z]:)?[/\\][^\s'"`,;()\[\]{}|]*[\w.-]""")
 URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"`,;()]+", re.IGNORECASE)
 LOCAL_KEYS = (
-    *("_name_or_path", "name_or_path", "tokenizer_file", "special_tokens_map_file", "is_local", "local_files_only"),
+    "_name_or_path",
+    "name_or_path",
+    "tokenizer_file",
+    "special_tokens_map_file",
+    "is_local",
+    "local_files_only",
 )
 TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}\b")
 PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----")  # PEM, OpenSSH, PGP
@@ -59,10 +64,7 @@ def clean_json(content: bytes) -> bytes:
 
     Raises ValueError when it is not a JSON object.
     """
-    tree = parse_json(content)
-    if not isinstance(tree, dict):
-        raise ValueError("is not a JSON object")
-    kept = {key: _clean(value) for key, value in tree.items() if key not in LOCAL_KEYS}
+    kept = {key: _clean(value) for key, value in parse_json(content, dict).items() if key not in LOCAL_KEYS}
     return (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, constants, get_token
-from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
+from huggingface_hub.errors import HTTPError, RepositoryNotFoundError
 
 from rlhf_dialog.data.hub import hub_reachable
 from rlhf_dialog.errors import UserError
@@ -17,15 +17,7 @@ from rlhf_dialog.publishing.privacy import without_token
 
 logger = logging.getLogger(__name__)
 OF_THE_HUB = (".gitattributes",)  # what a new repository has
-OF_THE_CLIENT = (HTTPError, OSError, ValueError)  # what its connection, its files and its checks raise
 TOKENS = "https://huggingface.co/settings/tokens"
-MEANWHILE = "somebody changed the repository meanwhile; look at it, then repeat the command"
-REASONS = {  # by the status of the Hub's answer
-    401: f"the Hub does not accept the token; log in again (hf auth login), or make a new one: {TOKENS}",
-    403: f"the token has no write access to it; make one that has, or choose a name of your own: {TOKENS}",
-    409: MEANWHILE,
-    412: MEANWHILE,
-}
 
 
 @dataclass(frozen=True)
@@ -67,17 +59,14 @@ def with_owner(target: Target) -> Target:
         if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
             what = f"the token may only read, not write '{target.repo}'; make one that may: {TOKENS}"
             raise UserError(f"{target.key}: {what}")
-        if not isinstance(name := user.get("name"), str):
-            raise ValueError("the server that answers for the Hub does not say whose the token is; check HF_ENDPOINT")
-    return target if "/" in target.repo else replace(target, repo=f"{name}/{target.repo}")
+    return target if "/" in target.repo else replace(target, repo=f"{user['name']}/{target.repo}")
 
 
 def check_before_run(target: Target) -> None:
     """Raises UserError when a push at the end of a run cannot succeed; warns when that cannot be known now."""
     api = _api(target.key)
     if constants.HF_HUB_OFFLINE:
-        what = f"HF_HUB_OFFLINE forbids to publish '{target.repo}'; unset it, or leave out {target.key}"
-        raise UserError(f"{target.key}: {what}")
+        raise UserError(f"{target.key}: HF_HUB_OFFLINE forbids to publish; unset it, or leave out {target.key}")
     if not hub_reachable():
         text = "%s: the Hub cannot be reached now; if that is so at the end too, '%s' gets nothing, and the run is kept"
         logger.warning(text, target.key, target.repo)
@@ -123,24 +112,14 @@ def _hub_errors(target: Target) -> Iterator[None]:
     """Raises UserError when the Hub or the way to it fails in the block; the token is not in its message."""
     try:
         yield
-    except (*OF_THE_CLIENT, RuntimeError) as error:
-        cause: BaseException = error
+    except (HTTPError, OSError, ValueError, RuntimeError) as error:
+        cause = error
         while isinstance(cause, RuntimeError) and cause.__cause__:  # the client names the file, and the cause behind it
-            cause = cause.__cause__
-        if not isinstance(cause, OF_THE_CLIENT):
+            cause = cause.__cause__  # type: ignore[assignment]
+        if isinstance(cause, RuntimeError):
             raise
-        reason = without_token(_reason(cause))
-        raise UserError(f"{target.key}: '{target.repo}' was not published: {reason}") from None
-
-
-def _reason(error: BaseException) -> str:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(error, OfflineModeIsEnabled):
-        return "HF_HUB_OFFLINE forbids connections; unset it"
-    if status in REASONS:
-        return REASONS[status]
-    if status and status >= 500:
-        return f"the Hub failed (status {status}), and the repository is as it was; repeat the command later"
-    if status is None and isinstance(error, HTTPError):
-        return f"the Hub cannot be reached ({type(error).__name__}); check the connection, then repeat the command"
-    return " ".join(str(error).split())[:300] or type(error).__name__
+        reason = f"{type(cause).__name__}: {' '.join(without_token(str(cause)).split())[:300]}"
+        raise UserError(
+            f"{target.key}: '{target.repo}' was not published, and the repository is as it was: {reason}; check the token (hf "
+            "auth login) and the connection, then repeat the command"
+        ) from None

@@ -16,9 +16,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.data import chat_template
-from rlhf_dialog.data.chat_template import PROBE, PROBE_REPLY
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, remove_marks, render_prompt, render_target
-from rlhf_dialog.data.prompts import count_shared, longest_first
+from rlhf_dialog.data.prompt_ids import PROBE, PROBE_REPLY, count_shared, longest_first
 from rlhf_dialog.rewards.classifier import Ids
 
 DIALOGUE, TEXT, PAIR = "dialogue", "text", "pair"

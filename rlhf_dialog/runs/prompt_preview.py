@@ -7,7 +7,7 @@ from typing import Any, cast
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import TurnEncoder, fix_date, keep_with_room, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptSampler
+from rlhf_dialog.data.prompt_ids import PromptSampler
 from rlhf_dialog.environments.base import open_episode
 from rlhf_dialog.models.chat_agent import settle_separator
 from rlhf_dialog.models.loading import read_tokenizer

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.data.chat_template import prompt_encoder, warn_about_cut
+from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptSampler
+from rlhf_dialog.data.prompt_ids import PromptSampler, warn_about_cut
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import whole_optimizers

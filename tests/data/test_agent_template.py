@@ -1,5 +1,6 @@
 """What transformers renders with the template of a saved agent is what the agent's encoder reads, id for id."""
 
+import itertools
 import json
 import random
 from copy import copy
@@ -121,16 +122,14 @@ WITH_CALLS = [
 
 
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "glm4moe", "gptoss"])
-@pytest.mark.parametrize("end", [1, 2, 3, 4, 6])
-def test_calls_of_tools_are_written_as_by_the_starts_template(name, end):
+def test_calls_of_tools_are_written_as_by_the_starts_template(name):
     """A call and its answers are no turns of the context, and what must not be in a text is not in an answer."""
     start = trl_encoder(name)
-    agent, whole = saved(start, 3), WITH_CALLS[:end]
-    for tools in (None, [TOOL]):
-        wanted = start.tokenizer.apply_chat_template(
-            whole, tools=tools, tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
-        assert agent.apply_chat_template(whole, tools=tools, tokenize=False, add_generation_prompt=True) == wanted
+    agent = saved(start, 3)
+    for end, tools in itertools.product((1, 2, 3, 4, 6), (None, [TOOL])):
+        options = {"conversation": WITH_CALLS[:end], "tools": tools, "tokenize": False, "add_generation_prompt": True}
+        wanted = start.tokenizer.apply_chat_template(**options, enable_thinking=False)
+        assert agent.apply_chat_template(**options) == wanted, end
     text = saved(start, 1).apply_chat_template(WITH_CALLS, tokenize=False)
     assert "look_up" not in text
     broken = [*WITH_CALLS[:2], WITH_CALLS[2] | {"content": "ye<eos>s"}]
@@ -191,11 +190,9 @@ def test_the_tokenizers_own_template_and_the_settings_come_back(tmp_path):
         assert own_template(agent_template(encoder_of(tokenizer, separator), {"context_size": 4})) == several
 
 
-@pytest.mark.parametrize(
-    "head", ["", "{#- agent of rlhf-dialog {", "{#- agent of rlhf-dialog [] -#}\n", json.dumps({"a": 1})]
-)
-def test_a_template_that_is_not_an_agents_is_left_alone(tmp_path, head):
-    (tmp_path / FILE).write_text(head + CHATML, encoding="utf-8")
-    assert stored_settings(tmp_path) == {}
-    assert own_template(head + CHATML) == head + CHATML
+def test_a_template_that_is_not_an_agents_is_left_alone(tmp_path):
+    for head in ("", "{#- agent of rlhf-dialog {", "{#- agent of rlhf-dialog [] -#}\n", json.dumps({"a": 1})):
+        (tmp_path / FILE).write_text(head + CHATML, encoding="utf-8")
+        assert stored_settings(tmp_path) == {}
+        assert own_template(head + CHATML) == head + CHATML
     assert stored_settings(tmp_path / "absent") == {}

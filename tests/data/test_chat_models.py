@@ -14,51 +14,42 @@ def folder_of(path, **files):
     return path
 
 
-def test_a_chat_model_speaks_by_its_template_and_its_makers_sampling(tmp_path):
-    sampling = {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.8}
-    folder_of(
-        tmp_path,
-        config={"max_position_embeddings": 32768},
-        tokenizer_config={"chat_template": "{{ messages }}"},
-        generation_config=sampling,
-    )
-    assert chat_settings(tmp_path) == {
-        **{"turn_separator": "chat_template", "context_size": 1000, "max_new_tokens": 512, "max_prompt_length": 4096},
-        **{"temperature": 0.7, "top_k": 20, "top_p": 0.8},
-    }
+SIZES = {"turn_separator": "chat_template", "context_size": 1000, "max_new_tokens": 512, "max_prompt_length": 4096}
+CHAT = {"chat_temperature": 0.7, "chat_top_p": 0.9}
+MAKERS = {"temperature": 0.7, "top_k": 20, "top_p": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kept"),
+    [
+        ({"do_sample": True, **MAKERS}, MAKERS),
+        ({"do_sample": True, "temperature": 0.0, "top_k": "many", "top_p": None}, {}),  # what cannot be
+        ({}, CHAT),
+        ({"do_sample": False, "temperature": 0.2, "top_p": 0.1}, CHAT),
+    ],
+)
+def test_a_chat_model_speaks_by_its_template_and_its_makers_sampling(tmp_path, sampling, kept):
+    """Where they recommend none, a chat is sampled as that of SmolLM2."""
+    folder_of(tmp_path, tokenizer_config={"chat_template": "x"}, generation_config=sampling, config="{broken")
+    assert chat_settings(tmp_path) == SIZES | kept
+    config = load_config(find_config("chat_smollm2.yaml"))
+    assert {key: getattr(config, key) for key in CHAT} == CHAT
+    assert config.temperature == config.top_p == 1
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "chat_template.json"])
-def test_a_template_in_a_file_of_its_own(tmp_path, name):
-    (tmp_path / name).write_text("{{ messages }}", encoding="utf-8")
-    assert chat_settings(tmp_path)["turn_separator"] == "chat_template"
-
-
-def test_a_model_without_a_template_says_nothing(tmp_path):
+def test_a_template_in_a_file_of_its_own_and_none(tmp_path, name):
     assert chat_settings(folder_of(tmp_path, tokenizer_config={"eos_token": "</s>"})) == {}
     assert chat_settings(tmp_path / "absent") == {}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / name).write_text("{{ messages }}", encoding="utf-8")
+    assert chat_settings(tmp_path, tmp_path / "other")["turn_separator"] == "chat_template"
+    assert chat_settings(tmp_path / "other", tmp_path) == {}
 
 
-def test_a_short_model_has_room_for_prompt_and_reply(tmp_path):
-    found = chat_settings(folder_of(tmp_path, config={"n_positions": 256}, tokenizer_config={"chat_template": "x"}))
-    assert (found["max_new_tokens"], found["max_prompt_length"]) == (64, 192)
-
-
-def test_sampling_that_cannot_be_is_left_out(tmp_path):
-    sampling = {"do_sample": True, "temperature": 0.0, "top_k": "many", "top_p": None}
-    folder_of(tmp_path, tokenizer_config={"chat_template": "x"}, generation_config=sampling, config="{broken")
-    assert set(chat_settings(tmp_path)) == {"turn_separator", "context_size", "max_new_tokens", "max_prompt_length"}
-
-
-@pytest.mark.parametrize("sampling", [{}, {"do_sample": False, "temperature": 0.2, "top_p": 0.1}])
-def test_a_chat_without_recommended_sampling_is_sampled_as_the_chat_of_smollm2(tmp_path, sampling):
-    found = chat_settings(folder_of(tmp_path, tokenizer_config={"chat_template": "x"}, generation_config=sampling))
-    chat = {"chat_temperature": 0.7, "chat_top_p": 0.9}
-    assert {key: found.get(key) for key in ("temperature", "top_p", *chat)} == {
-        "temperature": None,
-        "top_p": None,
-        **chat,
-    }
-    config = load_config(find_config("chat_smollm2.yaml"))
-    assert {key: getattr(config, key) for key in chat} == chat
-    assert config.temperature == config.top_p == 1
+@pytest.mark.parametrize(("positions", "sizes"), [(256, (64, 192)), (32768, (512, 4096)), (2, (1, 2))])
+def test_a_model_has_room_for_prompt_and_reply(tmp_path, positions, sizes):
+    found = chat_settings(
+        folder_of(tmp_path, config={"n_positions": positions}, tokenizer_config={"chat_template": "x"})
+    )
+    assert (found["max_new_tokens"], found["max_prompt_length"]) == sizes

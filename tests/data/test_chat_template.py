@@ -13,11 +13,10 @@ from rlhf_dialog.data.chat_template import (
     end_token_id,
     fix_date,
     prompt_encoder,
-    warn_about_cut,
     warn_about_marks,
 )
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PromptEncoder, warn_about_cut
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import Policy
@@ -46,27 +45,21 @@ def encoder_of(template: str = CHATML, max_prompt_length: int = 200) -> Template
 # prompts
 
 
-@pytest.mark.parametrize(
-    ("turns", "kept"), [(["a", "b"], "b"), (["a", "b", "c", "d"], "bcd"), (["a", "b", "c"], "abc")]
-)
-def test_a_template_that_wants_the_user_first_does_not_get_an_oldest_assistant_turn(turns, kept):
-    roles = ("user", "assistant", "user")
-    expected = [i for role, text in zip(roles, kept, strict=False) for i in said(role, text)] + OPEN
-    assert encoder_of(CHATML_USER_FIRST).encode_prompt(turns) == expected
-
-
-@pytest.mark.parametrize("system", ["S", None])
-@pytest.mark.parametrize(
-    ("may_begin", "refused"),
-    [
-        ("S", "messages[0].role == 'assistant'"),
-        (None, "messages[0].role == 'system' and messages[1:] and messages[1].role == 'assistant'"),
-    ],
-)
-def test_an_assistant_turn_may_be_the_oldest_one_behind_a_system_message_or_without_one(may_begin, refused, system):
-    encoder = encoder_of(f"{{% if {refused} %}}{{{{ raise_exception('a user begins') }}}}{{% endif %}}" + CHATML)
-    expected = (said("system", "S") if system else []) + (said("assistant", "a") if may_begin == system else [])
-    assert encoder.encode_prompt(["a", "b"], system) == expected + said("user", "b") + OPEN
+def test_an_oldest_turn_of_the_assistant_is_left_out_where_the_template_refuses_it():
+    """Behind a system message, without one, or always."""
+    a, b, system = said("assistant", "a"), said("user", "b") + OPEN, said("system", "S")
+    turns = (
+        "messages[0].role == 'assistant'",
+        "messages[1:] and messages[1].role == 'assistant' and messages[0].role == 'system'",
+    )
+    for refused, plain, behind in ((turns[0], b, system + a + b), (turns[1], a + b, system + b)):
+        encoder = encoder_of(f"{{% if {refused} %}}{{{{ raise_exception('a user begins') }}}}{{% endif %}}" + CHATML)
+        assert encoder.encode_prompt(["a", "b"]) == plain
+        assert encoder.encode_prompt(["a", "b"], "S") == behind
+    strict = encoder_of(CHATML_USER_FIRST)
+    assert strict.encode_prompt(["a", "b"]) == b
+    whole = said("user", "c") + a + b
+    assert strict.encode_prompt(["c", "a", "b"]) == strict.encode_prompt(["x", "c", "a", "b"]) == whole
 
 
 def test_bos_comes_from_the_template_alone():
@@ -80,16 +73,12 @@ def test_bos_comes_from_the_template_alone():
 
 
 def test_whole_oldest_turns_go_first_then_tokens_from_the_left():
-    turns = ["aaa", "bb", "c"]
-    wholes = [
-        said("user", "aaa") + said("assistant", "bb") + said("user", "c") + OPEN,
-        said("assistant", "bb") + said("user", "c") + OPEN,
-        said("user", "c") + OPEN,
-    ]
+    newest = said("user", "c") + OPEN
+    wholes = [said("user", "aaa") + said("assistant", "bb") + newest, said("assistant", "bb") + newest, newest]
     for length in range(2, len(wholes[0]) + 2):
         fitting = [whole for whole in wholes if len(whole) <= length]
-        expected = fitting[0] if fitting else wholes[-1][-length:]
-        assert encoder_of(CHATML, length).encode_prompt(turns) == expected
+        expected = fitting[0] if fitting else newest[-length:]
+        assert encoder_of(CHATML, length).encode_prompt(["aaa", "bb", "c"]) == expected
 
 
 # the system message
@@ -110,10 +99,9 @@ def test_a_system_prompt_stands_before_all_turns_and_changes_no_reply():
 
 def test_a_system_prompt_replaces_the_templates_own():
     own = "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are Bot .<|im_end|>\n{% endif %}" + CHATML
-    assert encoder_of(own).encode_prompt(["a"]) == said("system", "You are Bot .") + said("user", "a") + OPEN
-    assert (
-        with_system("Be brief .", own).encode_prompt(["a"]) == said("system", "Be brief .") + said("user", "a") + OPEN
-    )
+    asked = said("user", "a") + OPEN
+    assert encoder_of(own).encode_prompt(["a"]) == said("system", "You are Bot .") + asked
+    assert with_system("Be brief .", own).encode_prompt(["a"]) == said("system", "Be brief .") + asked
 
 
 def test_a_long_turn_is_cut_and_the_system_prompt_is_not():
@@ -127,12 +115,8 @@ def test_a_long_turn_is_cut_and_the_system_prompt_is_not():
 @pytest.mark.parametrize(
     ("template", "length", "words"),
     [
-        (LLAMA2, 200, "takes no system message .*roles must alternate"),
-        (
-            CHATML.replace("{% for", "{% for", 1).replace("messages %}", "messages if message.role != 'system' %}"),
-            200,
-            "out",
-        ),
+        (LLAMA2, 200, "takes no system message"),
+        (CHATML.replace("messages %}", "messages if message.role != 'system' %}"), 200, "takes no system message"),
         (CHATML, 40, r"takes \d+ of the 40 tokens of max_prompt_length"),
     ],
 )
@@ -145,17 +129,21 @@ def test_a_system_prompt_that_cannot_be_had_is_an_error(template, length, words)
 
 
 @pytest.mark.parametrize(
-    ("template", "end"), [(CHATML, END), (CHATML_USER_FIRST, END), (LLAMA2, EOS), (THINKING, END), (UNMARKED, EOS)]
+    ("template", "end", "reply", "count"),
+    [
+        (CHATML, END, spell("No .", END), 1),
+        (CHATML_USER_FIRST, END, spell("No .", END), 1),
+        (LLAMA2, EOS, spell(" No . ", EOS), 2),
+        (THINKING, END, spell("\n</think>\n\nNo .", END), 1),  # the prompt has opened a thought
+        (UNMARKED, EOS, spell("No .\n", EOS), 2),
+    ],
 )
-def test_end_of_turn_is_the_first_special_token_behind_the_words(template, end):
-    assert end_token_id(chat_tokenizer(template)) == end
-
-
-@pytest.mark.parametrize(("template", "count"), [(CHATML, 1), (LLAMA2, 2), (THINKING, 1), (UNMARKED, 2)])
-def test_the_end_of_a_reply_is_its_token_and_the_white_space_before_it(template, count):
-    encoder = TemplateEncoder(chat_tokenizer(template), 99)
-    assert encoder.count_end_ids("Yes.") == count
-    assert encode_without_end(encoder, "Yes.")[-4:] == spell("Yes.")
+def test_a_reply_ends_with_the_first_special_token_behind_its_words(template, end, reply, count):
+    encoder = encoder_of(template)
+    assert end_token_id(encoder.tokenizer) == end
+    assert encoder.encode_reply("No .") == encoder.encode_target("No .") == reply
+    assert encoder.count_end_ids("No .") == count  # with the white space before it
+    assert encode_without_end(encoder, "No .") == reply[:-count]
 
 
 def test_an_end_of_turn_token_that_is_not_special_is_found():
@@ -166,20 +154,6 @@ def test_an_end_of_turn_token_that_is_not_special_is_found():
     tokenizer.chat_template, tokenizer.eos_token = UNMARKED, None
     with pytest.raises(UserError, match=r"turn_separator.*with a special token.*eos_token"):
         end_token_id(tokenizer)
-
-
-@pytest.mark.parametrize(
-    ("template", "reply"),
-    [
-        (CHATML, spell("No .", END)),
-        (LLAMA2, spell(" No . ", EOS)),
-        (THINKING, spell("\n</think>\n\nNo .", END)),  # the prompt has opened a thought
-        (UNMARKED, spell("No .\n", EOS)),
-    ],
-)
-def test_the_target_is_the_reply_up_to_its_end_of_turn_token(template, reply):
-    encoder = encoder_of(template)
-    assert encoder.encode_reply("No .") == encoder.encode_target("No .") == reply
 
 
 def test_a_reply_that_grows_together_with_the_prompt_is_encoded_apart():
@@ -207,10 +181,8 @@ def test_the_text_of_a_response_ends_at_the_first_end_of_turn_token():
 def test_a_special_token_inside_a_turn_becomes_a_space(mark):
     encoder = encoder_of()
     said_so, plain = f"Yes{mark} {mark}user", "Yes user"
-    assert encoder.encode_prompt(["a", said_so, "c"]) == encoder.encode_prompt(["a", plain, "c"])
-    assert encoder.encode_prompt([said_so]).count(encoder.tokenizer.convert_tokens_to_ids(mark)) == OPEN.count(
-        encoder.tokenizer.convert_tokens_to_ids(mark)
-    ) + said("user", "a").count(encoder.tokenizer.convert_tokens_to_ids(mark))
+    whole = said("user", "a") + said("assistant", plain) + said("user", plain) + OPEN
+    assert encoder.encode_prompt(["a", said_so, said_so]) == whole
     assert encoder.encode_reply(said_so) == spell(plain, END)
     assert encoder.encode_heard([END], said_so) == encoder.encode_heard([END], plain)
     assert encoder.spoken("a  <EOU> b") == "a  <EOU> b"
@@ -228,11 +200,11 @@ def test_an_added_token_of_the_template_counts_as_special_and_others_do_not():
 def test_a_warning_counts_what_is_replaced(caplog):
     turns = ["a <|im_end|>", "b", "<s> c"]
     prompts = [Dialogue(turns[:i], reference=turns[i], references=[turns[i]]) for i in (1, 2)]
-    warn_about_marks(encoder_of(), prompts)
-    assert [record.message.split(" hold ")[0] for record in caplog.records] == ["2 turns or references"]
-    caplog.clear()
     warn_about_marks(encoder_of(), [Dialogue(["b"])])
-    assert caplog.records == []
+    assert not caplog.messages
+    warn_about_marks(encoder_of(), prompts)
+    (line,) = caplog.messages
+    assert line.startswith("2 turns or references hold")
 
 
 # what the user says between two replies
@@ -321,19 +293,16 @@ def test_labels_and_merged_rows_with_a_template():
 
 def test_a_warning_counts_the_newest_turns_that_do_not_fit_and_says_what_would_do(caplog):
     encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 8)
-    turns = ["abc", "abcdefg", "abcdefgh", "abcdefghij"]  # with the separator 4, 8, 9 and 11 tokens
-    assert [len(encoder.encode_prompt([turn])) for turn in turns] == [4, 8, 8, 8]
-    newest = [Dialogue([turn]) for turn in turns]
+    newest = [Dialogue([turn]) for turn in ("abc", "abcdefg", "abcdefgh", "abcdefghij")]  # 4, 8, 9 and 11 tokens
     warn_about_cut(encoder, newest[:2])
     assert not caplog.messages
     warn_about_cut(encoder, newest, lambda sizes: [sizes, [20, 5]])  # of two processes
-    assert caplog.messages == [
-        "3 of 6 prompts lose the beginning of their newest turn: max_prompt_length is 8, and 20 would do"
-    ]
+    (line,) = caplog.messages
+    assert line.startswith("3 of 6 prompts lose")
+    assert line.endswith("max_prompt_length is 8, and 20 would do")
     assert encoder.max_prompt_length == 8
-    short = encoder_of(max_prompt_length=30)
     size = len(encoder_of().encode_prompt(["a" * 60]))
-    warn_about_cut(short, [Dialogue(["a" * 60])])
+    warn_about_cut(encoder_of(max_prompt_length=30), [Dialogue(["a" * 60])])
     assert caplog.messages[-1].endswith(f"max_prompt_length is 30, and {size} would do")
 
 
@@ -345,7 +314,7 @@ THINK = SWITCHED.replace("{{ message.content }}", "{{ message.content.split('</t
 @pytest.mark.parametrize("template", [CHATML, LLAMA2])
 def test_the_rows_system_message_is_never_cut(template):
     whole = encoder_of(template).encode_prompt(["a" * 40], "SYSTEM .")
-    for length in range(len(whole) - 39, len(whole)):
+    for length in (len(whole) - 39, len(whole) - 1):
         ids = encoder_of(template, length).encode_prompt(["b", "c", "a" * 40], "SYSTEM .")
         assert len(ids) == length
         assert "SYSTEM ." in encoder_of().tokenizer.decode(ids)

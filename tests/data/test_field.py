@@ -12,7 +12,7 @@ from transformers import AddedToken
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.training.supervised.sft import IGNORED, example
-from tests.parts.tiny import CHATML, chat_tokenizer
+from tests.parts.tiny import chat_tokenizer
 
 MISTRAL = (
     "{{ bos_token }}{% for message in messages %}"
@@ -24,13 +24,9 @@ SPECIAL = ("<start_of_turn>", "<end_of_turn>", "<|start_header_id|>", "<|end_hea
 NUM_ROWS = 200
 
 
-def also(*names):
-    return (pytest.param(name, marks=pytest.mark.slow) for name in names)
-
-
 def template(name):
-    own = {"chatml": CHATML, "mistral": MISTRAL}
-    return own.get(name) or (files("trl") / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    path = files("trl") / "chat_templates" / f"{name}.jinja"
+    return MISTRAL if name == "mistral" else path.read_text(encoding="utf-8")
 
 
 def tokenizer_of(name):
@@ -47,11 +43,8 @@ def rows():
     words = ("rain", "Bread ?", "no", "{{ x }}", "two\nlines", "it's 5 %", "é", "ok .")
 
     def text():
-        return (
-            draw.choice(("", " ", "\n"))
-            + " ".join(draw.choices(words, k=draw.randint(1, 4)))
-            + draw.choice(("", " \n"))
-        )
+        inner = " ".join(draw.choices(words, k=draw.randint(1, 4)))
+        return draw.choice(("", " ", "\n")) + inner + draw.choice(("", " \n"))
 
     for _ in range(NUM_ROWS):
         roles = draw.choices(("user", "assistant"), k=draw.randint(2, 9))
@@ -108,7 +101,7 @@ def sft_rows(tmp_path, tokenizer):
     return [example(encoder, prompt) for prompt in prompts]
 
 
-@pytest.mark.parametrize("name", ["mistral", "qwen3", "gemma", *also("chatml", "llama3", "qwen2_5")])
+@pytest.mark.parametrize("name", ["mistral", "qwen3", "gemma"])
 def test_every_prefix_that_ends_with_a_reply_reads_as_transformers_writes_it(tmp_path, name):
     tokenizer = tokenizer_of(name)
     expected = [
@@ -137,7 +130,7 @@ def learned_by_trl(tokenizer, name, messages):
     return [tokenizer.decode(part).strip() for part in parts[leads:]]
 
 
-@pytest.mark.parametrize("name", ["qwen3", "gemma", *also("llama3", "qwen2_5")])
+@pytest.mark.parametrize("name", ["qwen3", "gemma"])
 def test_the_tokens_with_loss_are_those_of_trl(tmp_path, name):
     tokenizer = tokenizer_of(name)
     expected = [

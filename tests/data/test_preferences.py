@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_dialog.data.preferences import load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
-from tests.parts.data_files import csv_bytes
+from tests.parts.data_files import csv_bytes, write_split
 from tests.parts.scalars import write_pairs
 
 
@@ -21,34 +21,11 @@ def assistant(text):
 GOOD, BAD = "Two streets .", "No ."
 
 
-@pytest.mark.parametrize(
-    ("row", "prompt"),
-    [
-        ({"prompt": "Is it far ?", "chosen": GOOD, "rejected": BAD}, ["Is it far ?"]),
-        ({"prompt": [" Hi . ", "Is it far ?"], "chosen": f" {GOOD} ", "rejected": BAD}, ["Hi .", "Is it far ?"]),
-        ({"prompt": [user("Is it far ?")], "chosen": [assistant(GOOD)], "rejected": [assistant(BAD)]}, ["Is it far ?"]),
-        (
-            {"chosen": [user("Is it far ?"), assistant(GOOD)], "rejected": [user("Is it far ?"), assistant(BAD)]},
-            ["Is it far ?"],
-        ),
-        ({"prompt": None, "chosen": GOOD, "rejected": BAD}, []),
-        ({"chosen": GOOD, "rejected": BAD, "source": "shop"}, []),
-    ],
-)
-def test_every_form_gives_the_same_two_replies(tmp_path, row, prompt):
-    (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
-    assert (pair.chosen.prompt_turns, pair.chosen.response) == (prompt, GOOD)
-    assert (pair.rejected.prompt_turns, pair.rejected.response) == (prompt, BAD)
-    assert pair.margin is None
-    assert pair.last_turn == "".join(prompt[-1:])
-    assert pair.where.endswith("pairs.jsonl, line 1")
-
-
 def test_csv_and_the_other_split(tmp_path):
     (tmp_path / "train.csv").write_text('prompt,chosen,rejected,margin\n"[""a"", ""b""]",c,d,1.5\n', encoding="utf-8")
     (pair,) = load_pairs(str(tmp_path), "train")
     assert (pair.chosen.prompt_turns, pair.margin) == (["a", "b"], 1.5)
-    with pytest.raises(UserError, match=r"line 2: has no 'margin', but 1 other rows have one"):
+    with pytest.raises(UserError, match=r"line 2: has no 'margin', but other rows have one"):
         load_pairs(write_pairs(tmp_path / "some.jsonl", [ROW | {"margin": 1}, ROW]), "train")
     with pytest.raises(MissingSplit):
         load_pairs(str(tmp_path), "validation")
@@ -61,13 +38,13 @@ ROW = {"prompt": "Is it far ?", "chosen": GOOD, "rejected": BAD}
     ("row", "words"),
     [
         (ROW | {"rejected": f"{GOOD} "}, ["'chosen' and 'rejected' are the same"]),
-        (ROW | {"chosen": " "}, ["'chosen' is empty"]),
+        (ROW | {"chosen": " "}, ["'chosen' holds an empty text"]),
         (ROW | {"chosen": None}, ["'chosen' holds null"]),
         (ROW | {"rejected": 3}, ["'rejected' holds a number"]),
         ({"prompt": "a", "chosen": "b"}, ["no column 'rejected'", "found 'prompt', 'chosen'"]),
         ({"prompt": "a", "choosen": "b", "rejected": "c"}, ["no column 'chosen'", "did you mean 'chosen'?"]),
         (ROW | {"prompt": 5}, ["'prompt' holds a number"]),
-        (ROW | {"prompt": ["a", ""]}, ["turn 2 of 'prompt' is empty"]),
+        (ROW | {"prompt": ["a", ""]}, ["turn 2 of 'prompt' holds an empty text"]),
         (ROW | {"chosen": []}, ["'chosen' holds no message"]),
         (ROW | {"chosen": [assistant("a"), user("b")]}, ["'chosen' ends with a message of the user"]),
         (ROW | {"margin": "much"}, ["'margin' holds 'much'"]),
@@ -80,14 +57,6 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path, row, words):
         load_pairs(path, "train")
     assert "pairs.jsonl, line 2: " in str(error.value)
     assert all(word in str(error.value) for word in words), error.value
-
-
-@pytest.mark.parametrize("names", [("score_chosen", "score_rejected"), ("chosen_score", "rejected_score")])
-def test_exchanged_columns_show_in_the_scores_beside_them(tmp_path, names):
-    rows = [ROW | dict(zip(names, scores, strict=True)) for scores in [(1, 2), (1, 2), (3, 1), (2, 2)]]
-    with pytest.raises(UserError, match=rf"{names[0]} is lower than {names[1]} in 2 of 3 rows.*exchanged"):
-        load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train")
-    assert len(load_pairs(write_pairs(tmp_path / "b.jsonl", rows[1:]), "train")) == 3
 
 
 def test_no_prompt_is_on_both_sides_of_the_split(tmp_path):
@@ -127,16 +96,13 @@ def test_white_space_and_messages_do_not_make_another_prompt(tmp_path):
     assert {pair.prompt for pair in pairs} == {"Is it far ?"}
 
 
-def test_dialogues_in_the_original_layout_are_not_pairs(tmp_path):
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "dialogues_train.txt").write_text("a __eou__ b __eou__\n", encoding="utf-8")
-    (tmp_path / "train" / "dialogues_act_train.txt").write_text("1 1\n", encoding="utf-8")
+def test_dialogues_are_not_pairs(tmp_path):
+    path = write_split(tmp_path, "a __eou__ b __eou__\n")
     with pytest.raises(UserError, match=r"dialogues_train\.txt, line 1: there is no column 'chosen'"):
-        load_pairs(str(tmp_path), "train")
-    path = tmp_path / "empty.json"
-    path.write_text("[]", encoding="utf-8")
+        load_pairs(path, "train")
+    (tmp_path / "empty.json").write_text("[]", encoding="utf-8")
     with pytest.raises(UserError, match="there are no rows"):
-        load_pairs(str(path), "train")
+        load_pairs(str(tmp_path / "empty.json"), "train")
 
 
 def test_messages_of_one_role_are_one_turn_and_the_system_message_is_kept(tmp_path):
@@ -155,6 +121,11 @@ HUMAN = "\n\nHuman: Hi .\n\nAssistant: Hello .\n\nHuman: Is it far ?\n\nAssistan
 @pytest.mark.parametrize(
     ("row", "prompt"),
     [
+        ({"prompt": "Is it far ?", "chosen": GOOD, "rejected": BAD}, ["Is it far ?"]),
+        ({"prompt": [" Hi . ", "Is it far ?"], "chosen": f" {GOOD} ", "rejected": BAD}, ["Hi .", "Is it far ?"]),
+        ({"prompt": [user("Is it far ?")], "chosen": [assistant(GOOD)], "rejected": [assistant(BAD)]}, ["Is it far ?"]),
+        ({"chosen": TWO[0], "rejected": TWO[1]}, ["Is it far ?"]),
+        ({"prompt": None, "chosen": GOOD, "rejected": BAD, "source": "shop"}, []),
         ({"prompt": "Is it far ?", "chosen": TWO[0], "rejected": TWO[1]}, ["Is it far ?"]),
         ({"prompt": [user("Is it  far ?")], "chosen": TWO[0], "rejected": TWO[1]}, ["Is it far ?"]),
         ({"prompt": "Hi .", "chosen": LONG[0], "rejected": LONG[1]}, ["Hi .", "Hello .", "Is it far ?"]),
@@ -182,22 +153,17 @@ HUMAN = "\n\nHuman: Hi .\n\nAssistant: Hello .\n\nHuman: Is it far ?\n\nAssistan
         ),
     ],
 )  # fmt: skip
-def test_a_prompt_that_the_sides_repeat_is_read_once(tmp_path, row, prompt):
+def test_every_form_gives_the_prompt_once_and_two_replies(tmp_path, row, prompt):
     (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
     assert (pair.chosen.prompt_turns, pair.chosen.response) == (prompt, GOOD)
     assert (pair.rejected.prompt_turns, pair.rejected.response) == (prompt, BAD)
+    assert (pair.margin, pair.last_turn) == (None, "".join(prompt[-1:]))
+    assert pair.where.endswith("pairs.jsonl, line 1")
 
 
 def test_system_columns_are_read_and_other_columns_are_named(tmp_path, caplog):
-    row = {
-        "system": "S",
-        "question": "a",
-        "chosen": "b",
-        "rejected": "c",
-        "messages": [user("d")],
-        "tone": "dry",
-        "score_chosen": 1,
-    }
+    row = {"system": "S", "question": "a", "chosen": "b", "rejected": "c"}
+    row |= {"messages": [user("d")], "tone": "dry", "score_chosen": 1}
     (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
     assert (pair.chosen.system, pair.chosen.prompt_turns) == ("S", ["a"])
     assert "not read: 'messages' (1 rows), 'tone' (1 rows)" in caplog.text

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 
 import pytest
 from hypothesis import given
@@ -10,8 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import processors
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptEncoder, PromptSampler, find_overlap, load_prompts, separator_ids
-from rlhf_dialog.data.sources import DialogueRecord, load_records
+from rlhf_dialog.data.prompt_ids import PromptEncoder, PromptSampler, separator_ids
+from rlhf_dialog.data.prompts import find_overlap, load_prompts
+from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.errors import UserError
 from tests.parts.processes import ROOT
 from tests.parts.tiny import byte_tokenizer, merging_tokenizer
@@ -28,18 +28,21 @@ def write_jsonl(path, *rows):
 def test_prompts_by_hand(tmp_path):
     row = {"dialog": ["a", "b", "c", "d"], "act": [1, 2, 3, 4]}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + '\n{"dialog": ["x"]}\n{"dialog": ["p", "q"]}\n')
+
+    def prompt(turns, reply, act, index, dialogue):
+        meta = {"split": "train", "index": index, "dialogue": dialogue}
+        return Dialogue(turns, reference=reply, act=act, meta=meta, references=[reply])
+
     assert load_prompts(str(tmp_path), "train", context_size=2) == [
-        Dialogue(["a"], reference="b", act=2, meta={"split": "train", "index": 0, "dialogue": 0}, references=["b"]),
-        Dialogue(
-            ["a", "b"], reference="c", act=3, meta={"split": "train", "index": 1, "dialogue": 0}, references=["c"]
-        ),
-        Dialogue(
-            ["b", "c"], reference="d", act=4, meta={"split": "train", "index": 2, "dialogue": 0}, references=["d"]
-        ),
-        Dialogue(["p"], reference="q", act=None, meta={"split": "train", "index": 3, "dialogue": 2}, references=["q"]),
+        prompt(["a"], "b", 2, 0, 0),
+        prompt(["a", "b"], "c", 3, 1, 0),
+        prompt(["b", "c"], "d", 4, 2, 0),
+        prompt(["p"], "q", None, 3, 2),
     ]
     longer = load_prompts(str(tmp_path), "train", context_size=2, min_context_size=3)
     assert [(prompt.prompt_turns, prompt.reference) for prompt in longer] == [(["b", "c"], "d")]
+    with pytest.raises(UserError, match=r"no prompts; 3 dialogues .* 4 turns, but min_context_size 4 needs 5"):
+        load_prompts(str(tmp_path), "train", min_context_size=4)
 
 
 def test_prompts_only_give_one_prompt_a_row(tmp_path):
@@ -65,29 +68,16 @@ def test_prompts_only_give_one_prompt_a_row(tmp_path):
         load_prompts(str(path), "train", min_context_size=4)
 
 
-def test_references_and_meta_of_a_dialogue(tmp_path):
+def test_references_and_meta_of_a_dialogue_and_ids_of_prompts(tmp_path):
     row = {"dialog": ["a", "b", "c"], "references": [["x"], None, ["y", "c", "y"]], "topic": "tea", "index": 99}
     (tmp_path / "mine.jsonl").write_text(json.dumps(row))
     first, second = load_prompts(str(tmp_path / "mine.jsonl"), "train")
     assert (first.reference, first.references) == ("b", ["b"])
     assert (second.reference, second.references) == ("c", ["c", "y"])
     assert second.meta == {"topic": "tea", "split": "train", "index": 1, "dialogue": 0}
-
-
-def test_prompts_with_an_id_are_of_one_dialogue(tmp_path):
-    rows = [
-        {"dialog_id": ident, "prompt": [f"a{i}"], "reference": "b"} for i, ident in enumerate((7, "x", 7, None, "x", 9))
-    ]
+    rows = [{"dialog_id": one, "prompt": f"a{i}", "reference": "b"} for i, one in enumerate((7, "x", 7, None, "x", 9))]
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert [p.meta["dialogue"] for p in load_prompts(str(tmp_path / "mine.jsonl"), "train")] == [0, 1, 0, 3, 1, 5]
-
-
-def test_a_prompt_has_the_system_messages_up_to_its_reply(tmp_path):
-    roles = {"S": "system", "a": "user", "T": "system", "b": "assistant", "U": "system", "c": "user", "d": "assistant"}
-    said = [{"role": role, "content": text} for text, role in roles.items()]
-    (tmp_path / "mine.jsonl").write_text(json.dumps({"messages": said}))
-    prompts = load_prompts(str(tmp_path / "mine.jsonl"), "train", turn_separator="chat_template")
-    assert [(prompt.system, prompt.reference) for prompt in prompts] == [("S\n\nT", "b"), ("S\n\nT\n\nU", "d")]
 
 
 @pytest.mark.parametrize("separator_token", [True, False])
@@ -115,18 +105,13 @@ def test_a_separator_inside_a_turn_becomes_a_space_and_is_counted(tmp_path, capl
     assert {record.levelname for record in caplog.records} <= {"INFO"}
 
 
-def test_the_separator_is_replaced_in_references_and_prompts_too(tmp_path):
+def test_the_separator_is_replaced_in_references_and_a_turn_of_nothing_else_is_refused(tmp_path):
     row = {"prompt": ["a", "b<EOU>"], "reference": "c <EOU> d", "references": ["<EOU> e", "f"]}
     (tmp_path / "mine.jsonl").write_text(json.dumps(row))
     (prompt,) = load_prompts(str(tmp_path / "mine.jsonl"), "train")
     assert (prompt.prompt_turns, prompt.reference, prompt.references) == (["a", "b"], "c d", ["c d", "e", "f"])
-
-
-def test_a_turn_that_is_only_the_separator_is_refused(tmp_path):
     path = write_jsonl(tmp_path / "train.jsonl", ["a", "b"], ["a", "<EOU> <EOU>", "b"])
-    with pytest.raises(
-        UserError, match=r"train\.jsonl, train: dialogue 2 has .* only the turn_separator '<EOU>'; remove"
-    ):
+    with pytest.raises(UserError, match=r"train\.jsonl, train: dialogue 2 has .* only the turn_separator '<EOU>'"):
         load_prompts(path, "train")
 
 
@@ -158,18 +143,8 @@ def test_the_end_of_a_reply_is_what_follows_its_text(separator, count):
     for reply in ("Yes.", "Yes #", f"No{separator}no"):
         assert encoder.count_end_ids(reply) == count
         assert tokenizer.decode(encoder.encode_reply(reply)[:-count]) == " " + reply.replace(separator, " ")
+        assert encoder.reply_text(encoder.encode_reply(reply) * 2) == reply.replace(separator, " ")
     assert encoder.count_end_ids("") == len(encoder.encode_reply(""))
-
-
-def test_the_text_of_a_reply_ends_at_the_separator_with_its_space():
-    encoder = PromptEncoder(merging_tokenizer(), "###", 64)
-    assert encoder.reply_text([*encoder.encode_reply("a"), *encoder.encode_reply("b")]) == "a"
-
-
-def test_no_prompts_is_an_error_that_says_why(tmp_path):
-    path = write_jsonl(tmp_path / "train.jsonl", "abc", "ab")
-    with pytest.raises(UserError, match=r"no prompts; 2 dialogues .* 3 turns, but min_context_size 3 needs 4"):
-        load_prompts(path, "train", min_context_size=3)
 
 
 @pytest.mark.slow
@@ -198,18 +173,6 @@ def test_overlap_by_hand():
     )
     assert find_overlap(train, held_out) == {0, 4}
     assert find_overlap(train, []) == set()
-
-
-@pytest.mark.slow
-@needs_real_data
-def test_overlap_of_the_real_data_is_the_published_list():
-    train = load_records(str(REAL), "train")
-    held_out = load_records(str(REAL), "validation") + load_records(str(REAL), "test")
-    start = time.monotonic()
-    overlap = find_overlap(train, held_out)
-    assert time.monotonic() - start < 60
-    assert overlap == set(json.loads((REAL / "overlap.json").read_text())["train_near_in_validation_or_test"])
-    assert len(overlap) == 608
 
 
 def test_drop_overlap_touches_train_only_and_says_how_many(tmp_path, caplog):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from rlhf_dialog.data.chat_template import TemplateEncoder, warn_about_marks, warn_about_replies
+from rlhf_dialog.data.chat_template import TemplateEncoder, opening_of, warn_about_marks, warn_about_replies
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.thoughts import opening_of
 from tests.parts.families import family_tokenizer, messages, with_template
 from tests.parts.tiny import CHATML
 
@@ -12,47 +11,24 @@ ANSWER, THOUGHT = "Behind the mill .", "<think>\nThey ask for it .\n</think>\n\n
 OPENS = CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n")  # and writes a reply as it is
 
 # how the prompt ends, and what is learned after it: without a thought in the data, and with one
+IM, DS = "<|im_end|>", "<｜end▁of▁sentence｜>"
+OPEN = ("<think>\n", f"\n</think>\n\n{ANSWER}"), ("<think>\n", f"They ask for it .\n</think>\n\n{ANSWER}")
+PLAIN = ("<|im_start|>assistant\n", ANSWER), ("<|im_start|>assistant\n", THOUGHT)
 LEARNED = {
-    "deepseek_r1_distill": (
-        ("<think>\n", f"\n</think>\n\n{ANSWER}<｜end▁of▁sentence｜>"),
-        ("<think>\n", f"They ask for it .\n</think>\n\n{ANSWER}<｜end▁of▁sentence｜>"),
-    ),
-    "deepseekv3": (
-        ("<think>\n", f"\n</think>\n\n{ANSWER}<｜end▁of▁sentence｜>"),
-        ("<think>\n", f"They ask for it .\n</think>\n\n{ANSWER}<｜end▁of▁sentence｜>"),
-    ),
-    "qwen3": (
-        ("<|im_start|>assistant\n", f"<think>\n\n</think>\n\n{ANSWER}<|im_end|>"),
-        ("<|im_start|>assistant\n", f"{THOUGHT}<|im_end|>"),
-    ),
-    "qwen3_5_think": (
-        ("<think>\n", f"\n</think>\n\n{ANSWER}<|im_end|>"),
-        ("<think>\n", f"They ask for it .\n</think>\n\n{ANSWER}<|im_end|>"),
-    ),
-    "qwen3_5_nothink": (  # the prompt is always behind an empty thought, so no other can be learned
-        ("</think>\n\n", f"{ANSWER}<|im_end|>"),
-        ("</think>\n\n", f"{ANSWER}<|im_end|>"),
-    ),
-    "qwen3_8": (  # writes an empty thought in front of that of a reply
-        ("</think>\n\n", f"{ANSWER}<|im_end|>"),
-        ("<think>\n", f"They ask for it .\n</think>\n\n{ANSWER}<|im_end|>"),
-    ),
-    "nemotron_3_nano": (
-        ("<think></think>", f"{ANSWER}<|im_end|>"),
-        ("<think>\n", f"They ask for it .\n</think>\n\n{ANSWER}<|im_end|>"),
-    ),
+    "deepseek_r1_distill": (*OPEN, DS),
+    "deepseekv3": (*OPEN, DS),
+    "qwen3": (("<|im_start|>assistant\n", f"<think>\n\n</think>\n\n{ANSWER}"), PLAIN[1], IM),
+    "qwen3_5_think": (*OPEN, IM),
+    "qwen3_5_nothink": (*[("</think>\n\n", ANSWER)] * 2, IM),  # the prompt is always behind an empty thought
+    "qwen3_8": (("</think>\n\n", ANSWER), OPEN[1], IM),  # writes an empty thought in front of that of a reply
+    "nemotron_3_nano": (("<think></think>", ANSWER), OPEN[1], IM),
     "glm4moe": (
-        ("/nothink<|assistant|>\n<think></think>", f"\n{ANSWER}<eos>"),
-        ("Where ?<|assistant|>", f"\n<think>They ask for it .</think>\n{ANSWER}<eos>"),
+        ("/nothink<|assistant|>\n<think></think>", f"\n{ANSWER}"),
+        ("Where ?<|assistant|>", f"\n<think>They ask for it .</think>\n{ANSWER}"),
+        "<eos>",
     ),
-    "qwen2_5": (
-        ("<|im_start|>assistant\n", f"{ANSWER}<|im_end|>"),
-        ("<|im_start|>assistant\n", f"{THOUGHT}<|im_end|>"),
-    ),
-    OPENS: (
-        ("<think>\n", f"\n</think>\n\n{ANSWER}<|im_end|>"),
-        ("<think>\n", f"They ask for it .\n</think>\n\n{ANSWER}<|im_end|>"),
-    ),
+    "qwen2_5": (*PLAIN, IM),
+    OPENS: (*OPEN, IM),
 }
 
 
@@ -69,9 +45,9 @@ def text_of(encoder: TemplateEncoder, ids: list[int]) -> str:
 def test_what_is_learned_continues_the_prompt_and_closes_its_thought(name, with_thought):
     encoder = encoder_of(name)
     prompt, target = encoder.encode_example(["Where ?"], THOUGHT if with_thought else ANSWER)
-    end, learned = LEARNED[name][with_thought]
-    assert text_of(encoder, prompt).endswith(end)
-    assert text_of(encoder, target) == learned
+    begin, learned = LEARNED[name][with_thought]
+    assert text_of(encoder, prompt).endswith(begin)
+    assert text_of(encoder, target) == learned + LEARNED[name][2]
     kinds = [
         encoder.tokenizer.apply_chat_template(
             messages("Where ?"), add_generation_prompt=True, return_dict=False, **options

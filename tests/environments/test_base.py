@@ -51,25 +51,13 @@ def test_a_users_own_environment_needs_no_base_class():
         (Answering(opening="Hi ."), r"environment Answering: reset returned 'Hi \.'; return a pair \(text, info\)"),
         (Answering(opening=("Hi .", {"prompt": ["Hi ."]})), r"info\['prompt'\] is \['Hi \.'\]; give a Dialogue"),
         (Answering(opening=("Hi .", {"prompt": Dialogue([])})), "with one turn or more"),
-        (
-            Answering(step=("Bye .", 1.0, True, {})),
-            r"step returned \('Bye \.', 1\.0, True, \{\}\); return \(text, reward,",
-        ),
-        (Answering(step=(None, 1.0, True, False, {})), "step returned"),
+        (Answering(step=("Bye .", 1.0, True, {})), r"step returned \('Bye \.', 1\.0, True, \{\}\); return \(text,"),
         (Answering(step=("", float("nan"), True, False, {})), "the reward nan; return a finite number"),
         (Answering(step=("", 2e6, True, False, {})), "the reward 2000000.0; return a finite number from -1e6 to 1e6"),
-        (
-            Answering(step=("", True, True, False, {"success": "no"})),
-            "step returned the success 'no'; return success in",
-        ),
-        (Answering(step=("", 1.0, True, False, {"success": 1})), "step returned the success 1"),
-        (
-            Answering(step=("cut \ud83d", 1.0, True, False, {})),
-            r"step returned 'cut \\ud83d'; return texts without half",
-        ),
+        (Answering(step=("", True, True, False, {"success": "no"})), "the success 'no'; return success in"),
+        (Answering(step=("cut \ud83d", 1.0, True, False, {})), r"returned 'cut \\ud83d'; return texts without half"),
         (Answering(opening=("cut \ud83d", {})), r"reset returned 'cut \\ud83d'; return texts"),
         (Answering(opening=("Hi .", {"prompt": Dialogue(["cut \ud83d"])})), r"reset returned 'cut \\ud83d'; return"),
-        (Answering(opening=("Hi .", {"prompt": Dialogue([7])})), "reset returned 7; return texts"),
         (Answering(step=("", 1.0, 0.5, False, {})), "returned 0.5 as terminated; return True or False"),
         (Answering(step=("", 1.0, False, np.array([True]), {})), "as truncated; return True or False"),
         (object(), r"environment object: it has no method reset; define reset\(seed\) and step\(reply\)"),
@@ -85,10 +73,10 @@ def test_what_is_no_episode_names_the_environment(environment, words):
         episode()
 
 
-@pytest.mark.parametrize("info", [{}, {"success": np.False_}, {"success": True}])
-def test_numpys_truth_is_welcome(info):
-    found = answer(Answering(step=("", np.float32(1), np.bool_(True), np.int64(0), info)), "")
-    assert found == ("", 1.0, True, False, info)
+def test_numpys_truth_is_welcome():
+    for info in ({}, {"success": np.False_}, {"success": True}):
+        found = answer(Answering(step=("", np.float32(1), np.bool_(True), np.int64(0), info)), "")
+        assert found == ("", 1.0, True, False, info)
     assert answer(Answering(step=("", -1e6, False, False, {"success": None})), "")[1] == -1e6  # read at the end
 
 
@@ -125,13 +113,9 @@ def test_an_exception_names_method_and_line(method, call, limits):
     assert (caught.value.exit_code, str(caught.value.__cause__)) == (2, "no table")
 
 
-@pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit()])
-def test_an_environment_does_not_end_the_program(error):
-    with pytest.raises(UserError, match=f"step raised {type(error).__name__}"):
-        answer(Failing("step", lambda: raise_here(error)), "")
-
-
-def test_ctrl_c_passes():
+def test_an_environment_does_not_end_the_program_but_ctrl_c_does():
+    with pytest.raises(UserError, match="step raised SystemExit"):
+        answer(Failing("step", lambda: raise_here(SystemExit(0))), "")
     with pytest.raises(KeyboardInterrupt):
         answer(Failing("step", lambda: raise_here(KeyboardInterrupt())), "")
 

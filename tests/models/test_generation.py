@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import PackedDecoder, Sampling, StopRule, scores_of
 from rlhf_dialog.models.policy import Policy

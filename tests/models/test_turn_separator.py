@@ -10,7 +10,7 @@ import yaml
 from rlhf_dialog import main
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import TemplateEncoder
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, settle_separator
 from rlhf_dialog.models.saved_agent import save_agent

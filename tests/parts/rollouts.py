@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward

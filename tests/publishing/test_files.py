@@ -32,15 +32,7 @@ def folder(tmp_path):
 
 
 def test_only_named_files_are_published(folder, tmp_path):
-    for name in (
-        "pytorch_model.bin",
-        "evil.py",
-        "config.yaml",
-        "report.json",
-        "optimizer.pt",
-        "trainer_state.json",
-        ".env",
-    ):
+    for name in ("pytorch_model.bin", "evil.py", "config.yaml", "report.json", "optimizer.pt", ".env"):
         (folder / name).write_text("x")
     found = published_files(folder, "--agent")
     assert set(found) == {
@@ -103,10 +95,7 @@ def test_a_classifier_is_a_reward_model(classifier, tmp_path):
         ("The judge /home/ada/judges/b is new", "The judge b is new"),
         ("read ~/runs/x.json, then ../ada/y", "read x.json, then y"),
         ("(configs/judge_dailydialog_small.yaml)", "(configs/judge_dailydialog_small.yaml)"),
-        (
-            "yes and/or no, 1 / 2, 95 %, li2017dailydialog/daily_dialog",
-            "yes and/or no, 1 / 2, 95 %, li2017dailydialog/daily_dialog",
-        ),
+        ("yes and/or no, 1 / 2, 95 %, li2017dailydialog/daily_dialog",) * 2,
         ("see https://ada:secret@host.example/score?key=1 now", "see (a URL) now"),
         (r"C:\Users\ada\run", "run"),
     ],
@@ -140,17 +129,6 @@ def test_the_settings_of_a_model_lose_where_they_were_loaded_from():
     assert left == {"vocab_size": 3, "deep": [{"file": "vocab.txt", "template": "{% if a / b %}\n/x/y z"}]}
 
 
-@pytest.mark.parametrize("content", [f'{{"a": "{TOKEN}"}}', "key wandb-secret-1234"])
-def test_a_file_with_a_token_is_refused_without_showing_it(content, monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "wandb-secret-1234")
-    with pytest.raises(UserError, match=r"--agent: vocab\.json holds (an access token|.*WANDB_API_KEY)") as caught:
-        refuse_secrets("vocab.json", content.encode(), "--agent")
-    assert not any(one in str(caught.value) for one in (TOKEN, "wandb-secret"))
-    monkeypatch.setenv("OPENAI_API_KEY", "elevenchars")  # too short, and another variable is no secret
-    monkeypatch.setenv("HOMEPAGE", "a text of twelve")
-    refuse_secrets("vocab.json", b"hf_short, elevenchars, a text of twelve and all else", "--agent")
-
-
 def test_the_token_file_counts_too(tmp_path, monkeypatch):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     (tmp_path / "token").write_text("token-of-the-file")
@@ -164,24 +142,29 @@ SECRET_VALUE = 'pass"word\\of \u00fcber 12'
 
 
 @pytest.mark.parametrize(
-    ("variable", "written"),
+    ("variable", "written", "says"),
     [
-        ("OPENAI_API_KEY", SECRET_VALUE),
-        ("my_token", json.dumps(SECRET_VALUE)),
-        ("DB_PASSWORD", json.dumps(SECRET_VALUE, ensure_ascii=False)),
-        ("CLIENT_SECRET", SECRET_VALUE),
+        ("OPENAI_API_KEY", SECRET_VALUE, "OPENAI_API_KEY"),
+        ("my_token", json.dumps(SECRET_VALUE), "my_token"),
+        ("DB_PASSWORD", json.dumps(SECRET_VALUE, ensure_ascii=False), "DB_PASSWORD"),
+        ("CLIENT_SECRET", SECRET_VALUE, "CLIENT_SECRET"),
+        ("OTHER", TOKEN, "an access token"),
+        ("OTHER", "-----BEGIN PRIVATE KEY-----\nb3Blbn", "a private key"),
+        ("OTHER", "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Blbn", "a private key"),
     ],
 )
-def test_the_value_of_a_secret_variable_in_a_file_is_refused_and_not_shown(folder, monkeypatch, variable, written):
+def test_a_secret_in_a_file_is_refused_and_not_shown(folder, monkeypatch, variable, written, says):
     monkeypatch.setenv(variable, f"{SECRET_VALUE}\n")
     (folder / "chat_template.jinja").write_text(f"PATH=x {written} {{{{ messages }}}}", encoding="utf-8")
-    with pytest.raises(UserError, match=rf"chat_template\.jinja holds .*{variable}") as error:
+    with pytest.raises(UserError, match=rf"--agent: chat_template\.jinja holds .*{says}") as error:
         published_files(folder, "--agent")
-    assert "word" not in str(error.value).replace("PASSWORD", "")
+    assert not any(one in str(error.value) for one in ("pass", TOKEN, "b3Blbn"))
 
 
-@pytest.mark.parametrize("kind", ["", "OPENSSH "])
-def test_a_private_key_in_a_file_is_refused(folder, kind):
-    (folder / "chat_template.jinja").write_text(f"{{#\n-----BEGIN {kind}PRIVATE KEY-----\nb3Blbn\n#}}")
-    with pytest.raises(UserError, match=r"chat_template\.jinja holds a private key"):
-        published_files(folder, "--agent")
+def test_what_is_short_or_of_another_variable_is_no_secret(monkeypatch):
+    for name, value in (("OPENAI_API_KEY", "elevenchars"), ("HOMEPAGE", "a text of twelve")):
+        monkeypatch.setenv(name, value)
+    refuse_secrets("vocab.json", b"hf_short, elevenchars, a text of twelve and all else", "--agent")
+    monkeypatch.setenv("OPENAI_API_KEY", "twelve chars")
+    with pytest.raises(UserError, match="OPENAI_API_KEY"):
+        refuse_secrets("vocab.json", b"a twelve chars b", "--agent")

@@ -40,22 +40,20 @@ def test_a_new_repository_gets_one_commit(files, hub_server):
 @pytest.mark.parametrize(
     ("kind", "failure", "says"),
     [
-        ("blob", 507, "the Hub failed (status 507), and the repository is as it was"),
-        ("blob", "drop", "the Hub cannot be reached (RemoteProtocolError)"),
-        ("preupload", 403, "the token has no write access to it"),
-        ("commit", 500, "the Hub failed (status 500)"),
-        ("commit", 412, "somebody changed the repository meanwhile"),
-        ("info", 401, "the Hub does not accept the token"),
+        ("blob", 507, "507"),
+        ("blob", "drop", "RemoteProtocolError"),
+        ("preupload", 403, "403"),
+        ("commit", 412, "412"),
+        ("info", 401, "401"),
     ],
 )
 def test_a_failure_in_the_middle_publishes_nothing_and_the_same_push_goes_on(kind, failure, says, files, hub_server):
     hub_server.fails = {kind: failure}
     with pytest.raises(UserError) as caught:
         push(files, target(private=True))
-    assert str(caught.value).startswith("--repo: 'ada/polite' was not published: ")
+    assert str(caught.value).startswith("--repo: 'ada/polite' was not published, and the repository is as it was: ")
     assert says in str(caught.value)
-    assert TOKEN not in str(caught.value)
-    assert TOKEN not in "".join(traceback.format_exception(caught.value)), "the server's words are not in it"
+    assert TOKEN not in "".join(traceback.format_exception(caught.value)), "the server repeats it"
     assert all(len(repo.commits) == 1 for repo in hub_server.repos.values())
     hub_server.fails, hub_server.requests = {}, []
     push(files, target(private=True))
@@ -80,6 +78,8 @@ def test_a_repository_with_something_else_is_refused_but_for_overwrite(files, hu
 
 def test_an_earlier_agent_of_the_same_run_gets_another_commit(files, hub_server):
     push(files, target(run="first"))
+    with pytest.raises(UserError, match="--private: the repository ada/polite exists and is public"):
+        push(files, target(private=True, overwrite=True))
     push({**files, "config.json": b'{"a": 1}'}, target(run="first"))
     assert hub_server.repos["ada/polite"].files["config.json"] == b'{"a": 1}'
     with pytest.raises(UserError, match="holds something else"):
@@ -95,19 +95,13 @@ def test_a_change_between_the_look_and_the_commit_is_not_overwritten(files, hub_
         asked(*words, repo=repo)
 
     monkeypatch.setattr(hub_server, "_preupload", preupload)
-    with pytest.raises(UserError, match="somebody changed the repository meanwhile"):
+    with pytest.raises(UserError, match=r"was not published, .*412"):
         push({**files, "config.json": b'{"a": 1}'}, target(run="first"))
     assert hub_server.repos["ada/polite"].files == {"others.txt": b"x"}
 
 
-def test_private_does_not_publish_in_a_public_repository(files, hub_server):
-    push(files, target())
-    with pytest.raises(UserError, match="--private: the repository ada/polite exists and is public"):
-        push(files, target(private=True, overwrite=True))
-
-
 def test_a_token_that_may_only_read_or_writes_to_another_name(files, hub_server):
-    with pytest.raises(UserError, match=r"'bob/polite' was not published: the token has no write access"):
+    with pytest.raises(UserError, match=r"'bob/polite' was not published, .*403"):
         push(files, target(repo="bob/polite"))
     hub_server.role = "read"
     with pytest.raises(UserError, match="--repo: the token may only read, not write 'polite'"):
@@ -118,10 +112,10 @@ def test_a_token_that_may_only_read_or_writes_to_another_name(files, hub_server)
 
 def test_no_network(files, hub_server, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(UserError, match=r"was not published: the Hub cannot be reached \(ConnectError\)"):
+    with pytest.raises(UserError, match=r"was not published, .*ConnectError"):
         push(files, target())
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match="HF_HUB_OFFLINE forbids connections"):
+    with pytest.raises(UserError, match=r"was not published, .*Offline"):
         push(files, target())
 
 
@@ -132,11 +126,18 @@ def of_run(**options) -> Target:
     return target(key="push_to_hub", run="first", **options)
 
 
-def test_a_run_that_can_be_pushed_begins(hub_server, files):
+def test_a_run_that_can_be_pushed_begins_and_one_without_a_connection_with_a_warning(
+    hub_server, files, monkeypatch, caplog
+):
     check_before_run(of_run())
     assert hub_server.repos == {}
     push(files, of_run())
     check_before_run(of_run())
+    assert not caplog.messages
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    hub.hub_reachable.cache_clear()
+    check_before_run(of_run())
+    assert "push_to_hub: the Hub cannot be reached now" in caplog.text
 
 
 def test_a_run_that_cannot_be_pushed_does_not_begin(hub_server, files, monkeypatch):
@@ -145,7 +146,7 @@ def test_a_run_that_cannot_be_pushed_does_not_begin(hub_server, files, monkeypat
     with pytest.raises(UserError, match="push_to_hub: the repository ada/polite exists and holds something else"):
         check_before_run(of_run())
     hub_server.fails = {"whoami": 401}
-    with pytest.raises(UserError, match=r"push_to_hub: .*does not accept the token"):
+    with pytest.raises(UserError, match=r"push_to_hub: .*Invalid user token"):
         check_before_run(of_run())
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="push_to_hub: HF_HUB_OFFLINE forbids"):
@@ -153,10 +154,3 @@ def test_a_run_that_cannot_be_pushed_does_not_begin(hub_server, files, monkeypat
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(UserError, match="push_to_hub: there is no access token"):
         check_before_run(of_run())
-
-
-def test_without_a_connection_it_begins_with_a_warning(hub_server, monkeypatch, caplog):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    hub.hub_reachable.cache_clear()
-    check_before_run(of_run())
-    assert "push_to_hub: the Hub cannot be reached now" in caplog.text

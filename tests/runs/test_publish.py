@@ -40,7 +40,7 @@ def test_a_push_that_fails_leaves_a_finished_run_and_says_how_to_repeat_it(run, 
     agent = tmp_path / "run_results" / "ppo" / "agent"
     command = "rlhf-dialog push-to-hub --agent run_results/ppo/agent --repo polite"
     assert captured.err.splitlines()[-2].startswith(
-        "error: push_to_hub: 'ada/polite' was not published: the Hub failed (status 500)"
+        "error: push_to_hub: 'ada/polite' was not published, and the repository is as it was: "
     )
     assert captured.err.splitlines()[-1].endswith(command)
     assert "Traceback" not in captured.err

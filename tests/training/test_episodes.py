@@ -8,7 +8,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.chat_template import TemplateEncoder
 from rlhf_dialog.data.dialogue import Dialogue, Turn
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.environments.base import EpisodeLimits
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import Responder, Sampling, StopRule

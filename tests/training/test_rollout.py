@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.generation import GenerationLimits, Responder, Responses, Sampling, StopRule
 from rlhf_dialog.models.loading import Models

@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 from types import MappingProxyType
 
-from rlhf_dialog.data.hub import check_made, is_local
+from rlhf_dialog.data.hub import HOW_TO_MAKE, is_local
 from rlhf_dialog.data.sources.columns import Columns, check_columns, naming_columns, parse_lists, rename_columns
 from rlhf_dialog.data.sources.files import KINDS
 from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord
@@ -77,9 +77,8 @@ def _find_rows(data_path: str, split: str, columns: Columns, names: SplitNames) 
 
 def check_path(data_path: str) -> None:
     """Raises UserError when nothing is at this path of data, and it cannot be a name on the Hub either."""
-    check_made(data_path, "data path")
     if not os.path.exists(os.path.expanduser(data_path)) and not is_hub_name(data_path):
-        raise UserError(f"data path '{data_path}': no such file or folder; give {LAYOUTS}")
+        raise UserError(f"data path '{data_path}': no such file or folder{HOW_TO_MAKE}; give {LAYOUTS}")
 
 
 def is_hub_name(data_path: str) -> bool:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rlhf_dialog.data.sources.messages import ROLE_KEYS, TEXT_KEYS
-from rlhf_dialog.data.sources.record import holds_text, list_columns
+from rlhf_dialog.data.sources.record import holds_text, list_columns, show_columns
 from rlhf_dialog.data.sources.rows import (
     ACT_KEYS,
     ID_KEYS,
@@ -81,13 +81,18 @@ def _has_adjacent_strings(text: str) -> bool:
 
 def check_columns(columns: Any) -> None:
     """Raises UserError for `columns` that are no names of columns by the kinds of BUILT_IN."""
-    wanted_form = f"wanted {{kind: column}}, of the kinds {', '.join(BUILT_IN)}; docs/DATA.md shows them"
-    if not isinstance(columns, Mapping):
-        raise UserError(f"columns: found {columns!r:.80}, {wanted_form}")
-    for kind, column in columns.items():
-        if kind not in BUILT_IN or not isinstance(column, str):
-            hint = nearest(str(kind), BUILT_IN)
-            raise UserError(f"columns: found {kind!r:.40}: {column!r:.40}, {wanted_form}{hint}")
+    is_mapping = isinstance(columns, Mapping)
+    wrong = (
+        [kind for kind, name in columns.items() if kind not in BUILT_IN or not isinstance(name, str)]
+        if is_mapping
+        else []
+    )
+    if wrong or not is_mapping:
+        hint = nearest(str(wrong[0]), BUILT_IN) if wrong else ""
+        raise UserError(
+            f"columns: found {columns!r:.80}, wanted {{kind: column}}, of the kinds {', '.join(BUILT_IN)}; docs/DATA.md shows "
+            f"them{hint}"
+        )
 
 
 def rename_columns(rows: Rows, where: str, columns: Columns, quiet: bool = False) -> Rows:
@@ -101,10 +106,8 @@ def rename_columns(rows: Rows, where: str, columns: Columns, quiet: bool = False
     names = list(dict.fromkeys(str(name) for _, row in rows for name in row))
     for kind, column in columns.items():
         if rows and column not in names:
-            there = ", ".join(f"'{name:.40}'" for name in names[:20])
-            raise UserError(
-                f"columns.{kind}: {where} has no column '{column}', it has {there}; name one of them{nearest(column, names)}"
-            )
+            there, hint = show_columns(names), nearest(column, names)
+            raise UserError(f"columns.{kind}: {where} has no column '{column}', it has {there}; name one of them{hint}")
     hidden = {name for kind in columns for name in BUILT_IN[kind]} | set(columns.values())
     if not FORMS.keys().isdisjoint(columns):
         hidden.update(*(names for kind, names in FORMS.items() if kind not in columns))

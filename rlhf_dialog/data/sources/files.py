@@ -78,15 +78,11 @@ class Archive:
 
     def read(self, name: str) -> bytes:
         where, info = self.place(name), self.members[name]
-        if info.flag_bits & 1:
-            raise UserError(
-                f"{where}: the file is encrypted; unpack the archive with its password, and give the folder"
-            )
         self.unpacked += info.file_size
         if self.unpacked > MAX_BYTES:
             raise UserError(
-                f"{where}: unpacked, it has {info.file_size} bytes, and with what was read before {self.unpacked}, but the limit "
-                f"of an archive is {MAX_BYTES}; if you trust it, unpack it and give the folder"
+                f"{where}: with it, {self.unpacked} bytes of the archive are unpacked, but the limit is {MAX_BYTES}; if you "
+                "trust it, unpack it and give the folder"
             )
         try:
             data = self.archive.read(info)
@@ -100,10 +96,10 @@ Tree = Folder | Archive
 
 
 def _damaged_archive(where: str, error: Exception) -> UserError:
-    """The error for a damaged archive; zipfile raises many kinds of exceptions that mean the same to the user."""
+    """The error for a damaged or encrypted archive; zipfile raises many kinds of exceptions for these."""
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return UserError(
-        f"{where}: cannot be read from a zip archive ({reason}); the archive is damaged, download it again"
+        f"{where}: cannot be read from a zip archive ({reason}); download it again, or unpack it and give the folder"
     )
 
 
@@ -173,14 +169,13 @@ def _rows(read: Callable[[], pa.Table], where: str, expected: str) -> Numbered:
 
 
 def decode(data: bytes, where: str) -> str:
-    """UTF-8 text without its byte order mark. Raises UserError with line and column of the first byte that is not."""
+    """UTF-8 text without its byte order mark. Raises UserError with the line of the first byte that is not."""
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
-        byte = f"byte 0x{data[error.start]:02x} at column {column}"
-        raise UserError(f"{where}, line {line}: {byte} is not UTF-8; save the file as UTF-8") from None
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{where}, line {line}: is not UTF-8 ({error}); save the file as UTF-8") from None
 
 
 def text_lines(data: bytes, where: str) -> list[str]:
@@ -208,16 +203,10 @@ def _read_jsonl(data: bytes, where: str) -> Numbered:
 
 
 def _read_json(data: bytes, where: str) -> Numbered:
-    text = decode(data, where)
-    if not text.strip():
-        raise UserError(f"{where}: the file is empty; it needs a list of objects")
-    rows = _parse_json(
-        text, where, "a .json file must be one list of objects; if it has one object per line, name it .jsonl"
-    )
+    wanted = "a .json file must be one list of objects; if it has one object per line, name it .jsonl"
+    rows = _parse_json(decode(data, where), where, wanted)
     if not isinstance(rows, list):
-        raise UserError(
-            f"{where}: holds {kind(rows)}, wanted a list of objects; if it has one object per line, name it .jsonl"
-        )
+        raise UserError(f"{where}: holds {kind(rows)}, and {wanted}")
     for number, row in enumerate(rows, 1):
         at = f"{where}, row {number}"
         yield at, _an_object(row, at)

@@ -65,13 +65,12 @@ def split_messages(items: Sequence[Any], where: str) -> Messages:
         if is_system(item):
             text = checked_text(_text(item, number, where), f"system message {number}", where)
             messages.system.append((len(messages.turns), text))
-        elif uses_tools(item):
-            turn, role = _tool_turn(item, number, where)
-            messages.turns.append(turn)
-            messages.roles.append(role)
-        else:
-            messages.turns.append(_text(item, number, where))
-            messages.roles.append(read_role(item))
+            continue
+        turn, role = (
+            _tool_turn(item, number, where) if uses_tools(item) else (_text(item, number, where), read_role(item))
+        )
+        messages.turns.append(turn)
+        messages.roles.append(role)
     return messages
 
 
@@ -164,8 +163,7 @@ def _text(item: Any, number: int, where: str) -> Any:
         return item
     key = first_filled(TEXT_KEYS, item)
     if key is None:
-        wanted = " or ".join(f"'{name}'" for name in TEXT_KEYS)
-        there = ", ".join(f"'{name}'" for name in list(item)[:9]) or "nothing"
+        wanted, there = " or ".join(TEXT_KEYS), ", ".join(map(repr, list(item)[:9])) or "nothing"
         raise UserError(f"{where}: turn {number} is an object without a text; wanted {wanted}, found {there}")
     return _join_parts(item[key], number, where) if isinstance(item[key], list) else item[key]
 
@@ -173,13 +171,11 @@ def _text(item: Any, number: int, where: str) -> Any:
 def _join_parts(parts: list[Any], number: int, where: str) -> str:
     """The parts of a message content (OpenAI format), joined by spaces. Raises LeftOut for a part that is no text."""
     for part in parts:
+        shown = f"turn {number} has the part {reprlib.repr(part)}; only {{'type': 'text', 'text': '...'}} is read"
         if not isinstance(part, dict) or (part.get("type") == "text" and not isinstance(part.get("text"), str)):
-            raise UserError(
-                f"{where}: turn {number} has a part with {kind(part)}; only {{'type': 'text', 'text': '...'}} can be read"
-            )
+            raise UserError(f"{where}: {shown}")
         if part.get("type") != "text":
-            detail = f": turn {number} has a part with type {reprlib.repr(part.get('type'))}, only {{'type': 'text'}} is read"
-            raise LeftOut(where, "images or other parts that are no text", detail)
+            raise LeftOut(where, "images or other parts that are no text", f": {shown}")
     return " ".join(part["text"].strip() for part in parts)
 
 

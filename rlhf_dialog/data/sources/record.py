@@ -51,37 +51,29 @@ class DialogueRecord:
 
 def checked_text(text: Any, what: str, where: str) -> str:
     """`text` stripped. Raises BadRow when it is null or blank, UserError when it is no string or no UTF-8."""
-    if is_null(text):
-        raise BadRow(f"{where}: {what} holds null, wanted a string; correct it, or remove it with its act")
-    if not isinstance(text, str):
-        raise UserError(f"{where}: {what} holds {kind(text)}, wanted a string; correct it, or remove it with its act")
+    if not isinstance(text, str) or not (text.strip() or isinstance(text, ToolText)):
+        error = BadRow if is_null(text) or isinstance(text, str) else UserError
+        raise error(f"{where}: {what} holds {kind(text)}, wanted a string; correct it, or remove it with its act")
     try:
         text.encode("utf-8")
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError:
         raise UserError(
-            f"{where}: {what} holds half a character (a lone surrogate), {text[error.start]!r}; write the whole character"
+            f"{where}: {what} holds half a character (a lone surrogate); write the whole character"
         ) from None
-    if isinstance(text, ToolText):
-        return text
-    if not text.strip():
-        raise BadRow(f"{where}: {what} is empty, wanted a string; fill it in, or remove it with its act")
-    return text.strip()
+    return text if isinstance(text, ToolText) else text.strip()
 
 
 def act_number(act: Any, what: str, where: str) -> int:
     """The act, 1 to 4, from a number (also 2.0, as pandas writes it), digits or a name. Raises UserError for anything else."""
     number = ACTS.get(act.strip().lower(), act) if isinstance(act, str) else act
-    if isinstance(number, str):
-        with contextlib.suppress(ValueError):
-            number = float(number)
-    if isinstance(number, float) and number.is_integer():
-        number = int(number)
-    if type(number) is not int or not 1 <= number <= 4:
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        number = None if isinstance(number, bool) else float(number)
+    if number not in ACTS.values():
         known = ", ".join(f"{value} {name}" for name, value in ACTS.items())
         hint = nearest(act.lower(), ACTS) if isinstance(act, str) else ""
         shown = "null" if is_null(act) else reprlib.repr(act)
         raise UserError(f"{where}: {what} is {shown}, wanted a number from 1 to 4 ({known}){hint}")
-    return number
+    return int(number)
 
 
 def is_null(value: Any) -> bool:
@@ -98,15 +90,14 @@ def kind(value: Any) -> str:
     """The kind of a value in JSON terms, for messages."""
     if is_null(value):
         return "null"
-    names = {bool: "true or false", str: "text", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    if isinstance(value, str):
+        return "text" if value.strip() else "an empty text"
+    names = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
     return names.get(type(value), type(value).__name__)
 
 
 class LeftOut(Exception):
-    """A row that is left out by design: the place, what it has, and more about that."""
-
-    def __init__(self, where: str, reason: str, detail: str = ""):
-        super().__init__(where, reason, detail)
+    """A row that is left out by design: the place, what it has, and more about that (or nothing)."""
 
 
 @dataclass
@@ -136,7 +127,7 @@ class RowCounts:
             except BadRow as error:
                 self.bad.append(str(error))
             except LeftOut as error:
-                where, reason, detail = error.args
+                where, reason, detail = (*error.args, "")[:3]
                 self.left_out[reason].append((where, detail))
         if len(self.bad) > BAD_SHARE * self.num_rows or not (results or self.left_out):
             shown = "".join(f"\n  {one}" for one in self.bad[:5])
@@ -162,9 +153,7 @@ class RowCounts:
     def log(self, without_reference: int = 0) -> None:
         """One line for each kind of rows that were left out, and for the columns; some prompts may be `without_reference`."""
         if self.bad:
-            text = (
-                "%s: %d of %d %s have an empty, null or blank text or two equal sides, and are left out; the first: %s"
-            )
+            text = "%s: %d of %d %s have an empty text or two equal sides, and are left out; the first: %s"
             logger.warning(text, self.where, len(self.bad), self.num_rows, self.unit, self.bad[0])
         for reason, places in self.left_out.items():
             text = "%d of %d %s have %s and are left out; the first: %s"
@@ -175,6 +164,11 @@ class RowCounts:
             logger.info(text, self.where, list_columns(self.kept), hint if without_reference else "")
         if self.unread:
             logger.warning("%s: not read: %s", self.where, list_columns(self.unread))
+
+
+def show_columns(names: Iterable[Any]) -> str:
+    """The names of a row's columns, for messages."""
+    return ", ".join(f"'{name!s:.40}'" for name in list(names)[:20]) or "nothing"
 
 
 def list_columns(names: Counter[str]) -> str:

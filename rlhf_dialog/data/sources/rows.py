@@ -31,6 +31,7 @@ from rlhf_dialog.data.sources.record import (
     is_empty,
     is_null,
     kind,
+    show_columns,
 )
 from rlhf_dialog.errors import UserError, nearest
 
@@ -58,13 +59,17 @@ LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references")  # of c
 TEXT_OR_LIST_KEYS = ("chosen", "rejected", HISTORY, *REPLY_KEYS[1:])  # of cells that may be a text in brackets
 
 
+def _each(rows: Rows) -> Iterator[Group]:
+    return ([row] for row in rows)
+
+
 class Layout(NamedTuple):
     """How a kind of data is read: the first row that `fits` decides; `gather` puts the rows of one record together."""
 
-    unit: str  # what one record is called in messages
     fits: Callable[[Row], Any]
-    gather: Callable[[Rows], Iterable[Group]]
     read: Callable[[Group, RowCounts], DialogueRecord]
+    unit: str = "rows"  # what one record is called in messages
+    gather: Callable[[Rows], Iterable[Group]] = _each
 
 
 def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool = False) -> list[DialogueRecord]:
@@ -100,10 +105,6 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
     if not quiet:
         counts.log(sum(record.is_prompt and not record.references for record in records))
     return records
-
-
-def _each(rows: Rows) -> Iterator[Group]:
-    return ([row] for row in rows)
 
 
 # -- one row, one dialogue
@@ -143,20 +144,18 @@ def _read_camrest(group: Group, counts: RowCounts) -> DialogueRecord:
         acts = [_acts_as_text(side["dialog_act"]) for pair in pairs for side in pair]
         goal = {"text": row["goal"]["text"], "constraints": row["goal"]["info"], "requests": row["goal"]["reqt"]}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{where}: is not a dialogue of CamRest676: {type(error).__name__}: {error}; wanted '{CAMREST}' with `usr` and "
-            "`sys` in each item, and 'goal'"
-        ) from None
+        what = f"is not a dialogue of CamRest676: {type(error).__name__}: {error}"
+        raise UserError(f"{where}: {what}; wanted '{CAMREST}' with `usr` and `sys` in each item, and 'goal'") from None
     counts.note(row, (CAMREST, "goal", *ID_KEYS), in_meta=False)
     return _record(Messages(turns), None, where, {"goal": goal, "dialogue_acts": acts})
 
 
 def _acts_as_text(annotated: dict[str, list[list[str]]]) -> str:
-    pairs = [(intent, slot, value) for intent, pairs in annotated.items() for slot, value in pairs]
-    return " ".join(  # "?" is the value of a slot that is requested
-        f"{intent}({slot})" if value == "?" else f"{intent}({slot}={str(value).lower()})"
-        for intent, slot, value in pairs
-    )
+    words = []
+    for intent, pairs in annotated.items():
+        for slot, value in pairs:  # "?" is the value of a slot that is requested
+            words.append(f"{intent}({slot})" if value == "?" else f"{intent}({slot}={str(value).lower()})")
+    return " ".join(words)
 
 
 # -- one row, one prompt
@@ -254,8 +253,8 @@ def _gather_utterances(rows: Rows) -> Iterator[Group]:
         members = list(group)
         if ident in seen:
             raise UserError(
-                f"{members[0][0]}: dialogue {reprlib.repr(ident)} continues after rows of another dialogue; sort the rows "
-                "so that those of one dialogue follow each other, or give every dialogue its own id"
+                f"{members[0][0]}: dialogue {reprlib.repr(ident)} continues after rows of another dialogue; sort the rows, or "
+                "give every dialogue its own id"
             )
         seen.add(ident)
         yield members
@@ -344,19 +343,18 @@ def _is_in_a_tree(row: Row) -> bool:
     return PARENT in row and bool(first_filled(TEXT_KEYS, row) and first_filled(MESSAGE_KEYS, row))
 
 
+def _is_an_utterance(row: Row) -> bool:
+    return bool(first_filled((*TURN_KEYS, *TEXT_KEYS), row) and first_filled(ID_KEYS, row))
+
+
 LAYOUTS = (  # docs/DATA.md shows them to users
-    Layout("rows", lambda row: isinstance(row.get(CAMREST), list), _each, _read_camrest),
-    Layout("rows", _is_list_of_turns, _each, _read_dialogue),
-    Layout("rows", lambda row: "prompt" in row, _each, _read_prompt),
-    Layout("replies", _is_in_a_tree, _gather_trees, _read_path),
-    Layout(
-        "dialogues",
-        lambda row: first_filled((*TURN_KEYS, *TEXT_KEYS), row) and first_filled(ID_KEYS, row),
-        _gather_utterances,
-        _read_utterances,
-    ),
-    Layout("rows", lambda row: first_filled(PROMPT_KEYS, row), _each, _read_prompt),
-    Layout("rows", lambda row: first_filled(TURN_KEYS, row), _each, _read_dialogue),
+    Layout(lambda row: isinstance(row.get(CAMREST), list), _read_camrest),
+    Layout(_is_list_of_turns, _read_dialogue),
+    Layout(lambda row: "prompt" in row, _read_prompt),
+    Layout(_is_in_a_tree, _read_path, "replies", _gather_trees),
+    Layout(_is_an_utterance, _read_utterances, "dialogues", _gather_utterances),
+    Layout(lambda row: first_filled(PROMPT_KEYS, row), _read_prompt),
+    Layout(lambda row: first_filled(TURN_KEYS, row), _read_dialogue),
 )
 
 
@@ -371,15 +369,12 @@ def _record(
     texts = [checked_text(turn, f"turn {number} of {count}", where) for number, turn in enumerate(messages.turns, 1)]
     if not texts:
         raise BadRow(f"{where}: the dialogue has no turns; remove it")
-    if acts is None or all(map(is_null, acts)):
-        acts = None
-    else:
+    acts = None if acts is None or all(map(is_null, acts)) else acts
+    if acts is not None:
         acts = [act_number(act, f"act {number}", where) for number, act in enumerate(acts, 1)]
         if len(acts) != count:
-            raise UserError(
-                f"{where}: {count} turns but {len(acts)} acts; every turn needs one act: fix the line, or leave the acts out "
-                "of the whole data set"
-            )
+            what = "every turn needs one act: fix the line, or leave the acts out of the whole data set"
+            raise UserError(f"{where}: {count} turns but {len(acts)} acts; {what}")
     if messages.system:
         meta["system"] = "\n".join(text for _, text in messages.system)
     roles = messages.roles if any(messages.roles) else None
@@ -398,10 +393,8 @@ def _versions(value: Any, num_turns: int, where: str) -> list[list[str]] | None:
     if is_null(value):
         return None
     if not isinstance(value, list) or len(value) != num_turns:
-        shown = f"{len(value)} items" if isinstance(value, list) else kind(value)
-        raise UserError(
-            f"{where}: 'references' holds {shown}, wanted one list of strings for each of {num_turns} turns"
-        )
+        wanted = f"wanted one list of strings for each of {num_turns} turns"
+        raise UserError(f"{where}: 'references' holds {reprlib.repr(value)}, {wanted}")
     return [_texts(item, f"'references' of turn {number}", where) for number, item in enumerate(value, 1)]
 
 
@@ -422,10 +415,8 @@ def _list_in(row: Row, key: str, where: str, wanted: str) -> list[Any]:
 
 def _no_turns(where: str, row: Row) -> UserError:
     known = (*TURN_KEYS, *PROMPT_KEYS)
-    expected = ", ".join(f"'{key}'" for key in known)
     hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
-    there = ", ".join(f"'{key!s:.40}'" for key in list(row)[:20]) or "nothing"
     return UserError(
-        f"{where}: no turns; wanted a list of turns under one of {expected}, or one utterance per row with a dialogue id "
-        f"('dialog_id'); found {there}{hint}"
+        f"{where}: no turns; wanted a list of turns under one of {', '.join(known)}, or one utterance per row with a dialogue id "
+        f"('dialog_id'); found {show_columns(row)}{hint}"
     )

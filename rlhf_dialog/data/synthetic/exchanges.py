@@ -8,14 +8,12 @@ import json
 import random
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rlhf_dialog.atomic_files import atomic_folder
 from rlhf_dialog.errors import UserError
 
 ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
@@ -246,24 +244,13 @@ def exchange_splits(number: int, seed: int, careless: float = 0.0) -> dict[str, 
 
 
 def write_exchanges(output: Path, number: int, seed: int, careless: float = 0.0) -> dict[str, int]:
-    """Write `number` exchanges into the new folder `output` as train.jsonl, validation.jsonl and test.jsonl.
+    """Write `number` exchanges into the folder `output` as train.jsonl, validation.jsonl and test.jsonl.
 
-    Returns the number in each split. The same arguments give the same bytes. Raises UserError as `exchange_splits` does, and
-    when `output` is not empty.
+    Returns the number in each split. The same arguments give the same bytes. Raises UserError as `exchange_splits` does.
     """
     splits = exchange_splits(number, seed, careless)
-    with new_folder(output) as folder:
-        for name, exchanges in splits.items():
-            lines = "".join(f"{one.to_json()}\n" for one in exchanges)
-            (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8", newline="\n")
+    output.mkdir(parents=True, exist_ok=True)
+    for name, exchanges in splits.items():
+        lines = "".join(f"{one.to_json()}\n" for one in exchanges)
+        (output / f"{name}.jsonl").write_text(lines, encoding="utf-8", newline="\n")
     return {name: len(exchanges) for name, exchanges in splits.items()}
-
-
-@contextmanager
-def new_folder(output: Path) -> Iterator[Path]:
-    """A folder to write in, which becomes `output` at the end. Raises UserError when `output` is not empty."""
-    output = output.resolve()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"--output {output} exists and is not an empty folder; give a new --output or delete it")
-    with atomic_folder(output) as folder:
-        yield folder

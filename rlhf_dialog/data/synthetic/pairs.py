@@ -15,7 +15,6 @@ from rlhf_dialog.data.synthetic.exchanges import (
     exchange_splits,
     expression,
     load_desk,
-    new_folder,
     normal,
 )
 from rlhf_dialog.errors import UserError
@@ -94,16 +93,16 @@ class Pair:
 
 
 def write_pairs(output: Path, number: int, num_exchanges: int, seed: int) -> None:
-    """Write `number` pairs into `output/pairs.jsonl`, a new folder; their lines are those of the same exchanges' training split.
+    """Write `number` pairs into `output/pairs.jsonl`; their lines are those of the same exchanges' training split.
 
     Raises UserError as `write_exchanges` does, and when `number` is not positive.
     """
     if number < 1:
         raise UserError(f"--pairs {number} is not a number of pairs; give 1 or more")
     exchanges = exchange_splits(num_exchanges, seed)["train"]
-    with new_folder(output) as folder:
-        lines = (f"{pair.to_json()}\n" for pair in pairs_of(exchanges, number, random.Random(f"pairs {seed}")))
-        (folder / PAIRS_FILE).write_text("".join(lines), encoding="utf-8", newline="\n")
+    lines = (f"{pair.to_json()}\n" for pair in pairs_of(exchanges, number, random.Random(f"pairs {seed}")))
+    output.mkdir(parents=True, exist_ok=True)
+    (output / PAIRS_FILE).write_text("".join(lines), encoding="utf-8", newline="\n")
 
 
 def pairs_of(exchanges: Sequence[Exchange], number: int, rng: random.Random) -> Iterator[Pair]:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from rlhf_dialog.atomic_files import replace_json, sync_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
-from rlhf_dialog.json_files import as_read_again, json_or
+from rlhf_dialog.json_files import json_or
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,6 @@ BEGIN_AGAIN = "begin again with --resume never"
 DAMAGED = "is damaged: its files are not those that were written"
 OTHER_TRAINING = "%s: is of a training with other settings, data or versions, and is not gone on from"
 NOT_DECISIVE = {"output", "resume", "checkpoint_minutes", "evaluate_test", "max_report_pairs"}
-Clock = Callable[[], float]
 
 
 def folder_of(output: str | Path) -> Path:
@@ -76,10 +75,9 @@ def fingerprint_of(config: SupervisedKeys, versions: dict[str, str]) -> str:
     return digest.hexdigest()
 
 
-def compute_seal(folder: Path, mark: dict[str, Any]) -> str:
-    """The SHA-256 of a checkpoint's files and of its mark, but for the seal in it. Raises OSError."""
-    content = {name: value for name, value in mark.items() if name != "seal"}
-    digest = hashlib.sha256(json.dumps(as_read_again(content), sort_keys=True).encode())
+def compute_seal(folder: Path, identity: Any, step: Any) -> str:
+    """The SHA-256 of a checkpoint's files and of what its mark says. Raises OSError."""
+    digest = hashlib.sha256(json.dumps([identity, step]).encode())
     _add_files(digest, folder)
     return digest.hexdigest()
 
@@ -92,21 +90,6 @@ def _add_files(digest: Any, path: Path) -> None:
                 digest.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
 
 
-class SaveTimer:
-    """Whether it is time for a checkpoint: `minutes` after the beginning, or after the last one."""
-
-    def __init__(self, minutes: float, clock: Clock = time.monotonic):
-        self.seconds, self.clock, self.last = 60 * minutes, clock, clock()
-
-    def now(self) -> bool:
-        """Whether it is."""
-        return self.clock() - self.last >= self.seconds
-
-    def done(self) -> None:
-        """A checkpoint has been written."""
-        self.last = self.clock()
-
-
 class Checkpoints(TrainerCallback):
     """Asks the library's trainer for a checkpoint every `checkpoint_minutes`, and marks each that is complete.
 
@@ -114,21 +97,23 @@ class Checkpoints(TrainerCallback):
     """
 
     def __init__(self, config: SupervisedKeys, folder: Path, identity: str):
-        self.folder, self.identity, self.due = folder, identity, SaveTimer(config.checkpoint_minutes)
+        self.folder, self.identity, self.minutes = folder, identity, config.checkpoint_minutes
+        self.last = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Ask, where it is time and the training has not ended."""
-        if self.due.now() and state.global_step < state.max_steps and not control.should_training_stop:
+        is_due = time.monotonic() - self.last >= 60 * self.minutes
+        if is_due and state.global_step < state.max_steps and not control.should_training_stop:
             control.should_save = True
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Mark the checkpoint, and remove the others."""
         newest = self.folder / f"checkpoint-{state.global_step}"
         sync_folder(newest)
-        mark = {"identity": self.identity, "step": state.global_step}
-        replace_json(newest / COMPLETE, mark | {"seal": compute_seal(newest, mark)})
+        seal = compute_seal(newest, self.identity, state.global_step)
+        replace_json(newest / COMPLETE, {"identity": self.identity, "step": state.global_step, "seal": seal})
         clear(self.folder, but=newest)
-        self.due.done()
+        self.last = time.monotonic()
 
     def newest(self) -> Path | None:
         """The newest undamaged checkpoint of this training; None where there is none. What a kill left half written is removed.
@@ -137,26 +122,21 @@ class Checkpoints(TrainerCallback):
         """
         check_files(self.folder)
         damaged: Path | None = None
-        for path in sorted(self.folder.glob("checkpoint-*"), key=_step_of, reverse=True):
+        numbered = {int(path.name.rpartition("-")[2]): path for path in self.folder.glob("checkpoint-[0-9]*")}
+        for path in (numbered[step] for step in sorted(numbered, reverse=True)):
             mark = json_or(path / COMPLETE, {}, dict)
             if not (path / COMPLETE).exists():
                 logger.warning("%s: was not written to its end, so it is removed", path)
                 shutil.rmtree(path, ignore_errors=True)
-            elif mark.get("seal") != compute_seal(path, mark) or not isinstance(mark.get("step"), int):
+            elif mark.get("seal") != compute_seal(path, mark.get("identity"), mark.get("step")):
                 damaged = damaged or path
             elif mark.get("identity") != self.identity:
                 logger.warning(OTHER_TRAINING, self.folder)
             else:
                 if damaged:
                     logger.warning("%s: %s", damaged, DAMAGED)
-                logger.info("goes on after step %d, from %s", mark["step"], path)
+                logger.info("goes on after step %s, from %s", mark["step"], path)
                 return path
         if damaged:
             raise UserError(DAMAGED, where=str(damaged), remedy=BEGIN_AGAIN)
         return None
-
-
-def _step_of(path: Path) -> int:
-    """The number in the name of a checkpoint; 0 in another name."""
-    number = path.name.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0

@@ -12,6 +12,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.acts import macro_f1
+from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.rewards.intent import NEXT_ACT, Intent, NextAct
 from rlhf_dialog.training.supervised.new_tokenizers import new_bert, new_pair_tokenizer
@@ -26,24 +27,26 @@ def scores(matrix: list[list[int]]) -> dict[str, Any]:
     A ratio without a denominator is 0; the macro-F1 is that of `metrics.acts.macro_f1`, as in an evaluation. `majority` always
     answers the most frequent true class.
     """
-    total = sum(map(sum, matrix))
-    support = [sum(row) for row in matrix]
     counts = np.asarray(matrix, dtype=np.float64)
-    sums = np.concatenate([counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1)])
-    per_class = {}
-    for i, name in enumerate(LABELS):
-        hits, predicted = matrix[i][i], sum(row[i] for row in matrix)
-        per_class[name] = {
-            "precision": hits / predicted if predicted else 0.0,
-            "recall": hits / support[i] if support[i] else 0.0,
-            "f1": 2 * hits / (predicted + support[i]) if predicted + support[i] else 0.0,
-            "support": support[i],
+    hits, predicted, support = counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1)
+
+    def ratio(part: float, whole: float) -> float:
+        return float(part / whole) if whole else 0.0
+
+    per_class = {
+        name: {
+            "precision": ratio(hits[i], predicted[i]),
+            "recall": ratio(hits[i], support[i]),
+            "f1": ratio(2 * hits[i], predicted[i] + support[i]),
+            "support": int(support[i]),
         }
+        for i, name in enumerate(LABELS)
+    }
     return {
-        "num_pairs": total,
-        "accuracy": sum(matrix[i][i] for i in range(len(LABELS))) / total,
-        "macro_f1": float(macro_f1(sums)),
-        "majority": {"class": LABELS[support.index(max(support))], "accuracy": max(support) / total},
+        "num_pairs": int(counts.sum()),
+        "accuracy": ratio(hits.sum(), counts.sum()),
+        "macro_f1": float(macro_f1(np.concatenate([hits, predicted, support]))),
+        "majority": {"class": LABELS[support.argmax()], "accuracy": ratio(support.max(), counts.sum())},
         "per_class": per_class,
         "confusion_matrix": matrix,
     }
@@ -103,7 +106,9 @@ class IntentClassifier(StageOfHalves):
         names, classes = dict(enumerate(LABELS)), {name: i for i, name in enumerate(LABELS)}
         if config.model_path is None:
             texts = [pair.prompt_turns[-1] if self.reads is NextAct else pair.response for pair in self.training]
-            tokenizer = new_pair_tokenizer(texts, config.vocab_size, config.max_length)
+            tokenizer: transformers.PreTrainedTokenizerBase = new_pair_tokenizer(
+                texts, config.vocab_size, config.max_length
+            )
             sizes = {name: getattr(config, name) for name in ("num_layers", "num_heads", "hidden_size", "max_length")}
             model = new_bert(tokenizer, **sizes, id2label=names, label2id=classes)
         else:
@@ -111,9 +116,7 @@ class IntentClassifier(StageOfHalves):
             key = "tokenizer_path" if config.tokenizer_path else "model_path"
             if config.trust_remote_code:
                 warn_of_remote_code({"model_path": config.model_path, "tokenizer_path": config.tokenizer_path})
-            tokenizer = load_pretrained(
-                transformers.AutoTokenizer, source, key, trust_remote_code=config.trust_remote_code
-            )
+            tokenizer = read_tokenizer(source, key, config.trust_remote_code)
             tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_length)
             model = load_pretrained(
                 transformers.AutoModelForSequenceClassification,

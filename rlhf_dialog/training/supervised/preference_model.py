@@ -158,11 +158,7 @@ def is_finite(model: nn.Module) -> bool:
 
 
 def set_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give both the same pad token, on the right; a new one where the tokenizer has neither a pad nor an end-of-text token."""
-    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is None:
-        tokenizer.add_special_tokens({"pad_token": "<pad>"})
-        if len(tokenizer) > model.get_input_embeddings().num_embeddings:  # type: ignore[operator]
-            model.resize_token_embeddings(len(tokenizer))
+    """Give both the same pad token, on the right: the tokenizer's own, else the end-of-text token."""
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id

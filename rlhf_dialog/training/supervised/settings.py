@@ -21,7 +21,10 @@ class SupervisedKeys(ComputeKeys):
     seed: int = Field(0, ge=0, lt=2**32, description="random seed of weights, order of the data and dropout")
     pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
     checkpoint_minutes: float = Field(
-        5.0, gt=0, description="minutes between checkpoints, from which an interrupted training resumes exactly"
+        5.0,
+        gt=0,
+        description="minutes between checkpoints, from which an interrupted training resumes exactly (a relevance model: one "
+        "after each member)",
     )
     resume: Literal["auto", "never"] = Field(
         "auto", description="auto: resume an interrupted training with the same settings and data; never: start again"

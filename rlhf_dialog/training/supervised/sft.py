@@ -17,6 +17,7 @@ from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.data import chat_template as templates
 from rlhf_dialog.data.agent_template import agent_template
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompt_ids import warn_about_cut
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.json_files import load_json
@@ -110,8 +111,12 @@ class SFT(SupervisedStage[SFTConfig]):
         )
         templates.warn_about_replies(self.encoder)
         templates.warn_about_marks(self.encoder, [*self.training, *self.held_out])
-        templates.warn_about_cut(self.encoder, [*self.training, *self.held_out])
-        self.positions = check_length(self.config, lm)
+        warn_about_cut(self.encoder, [*self.training, *self.held_out])
+        self.positions = num_positions(lm)
+        if self.positions and keys.max_prompt_length >= self.positions:
+            raise UserError(
+                f"max_prompt_length: {keys.max_prompt_length} leaves no room for a reply in {self.positions} positions; lower it"
+            )
         if keys.use_lora:
             lora.warn_of_untrained_end(lm, tokenizer, templates.closing_ids(tokenizer, keys.turn_separator))
             lora.add_adapters(lm, [ADAPTER], keys.lora_r, keys.lora_alpha, keys.lora_target_modules, keys.seed)
@@ -201,16 +206,6 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
             "use the model's own tokenizer"
         )
     return lm, tokenizer
-
-
-def check_length(config: SFTConfig, lm: PreTrainedModel) -> int | None:
-    """The number of positions of the model, None without a limit. Raises UserError when a prompt can fill all of them."""
-    positions = num_positions(lm)
-    if positions and config.max_prompt_length >= positions:
-        raise UserError(
-            f"max_prompt_length: {config.max_prompt_length} leaves no room for a reply in {positions} positions; lower it"
-        )
-    return positions
 
 
 def example(

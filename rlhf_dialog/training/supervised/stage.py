@@ -56,7 +56,11 @@ class SupervisedStage(ABC, Generic[Keys]):
 
     def train(self) -> dict[str, Any]:
         """Write the trained model into `folder`; returns its report. Raises UserError when data or model do not fit."""
-        prepare(self.config)
+        set_float32_products(self.config, torch.device(choose_device(self.config.device)))
+        if self.config.pytorch_threads:
+            torch.set_num_threads(self.config.pytorch_threads)
+        keep_freed_memory()
+        set_seed(self.config.seed)
         self.training, self.held_out = self.read()
         self.model, self.tokenizer = self.start()
         self.num_parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
@@ -190,15 +194,6 @@ class StageOfHalves(SupervisedStage[Any]):
 
     def page(self, report: dict[str, Any]) -> str:
         return "\n".join(self.page_of_split(split, report[split]) for split in self.held_out)
-
-
-def prepare(config: SupervisedKeys) -> None:
-    """Set seeds, threads, memory options and float32 products. Raises UserError when the device is not available."""
-    set_float32_products(config, torch.device(choose_device(config.device)))
-    if config.pytorch_threads:
-        torch.set_num_threads(config.pytorch_threads)
-    keep_freed_memory()
-    set_seed(config.seed)
 
 
 def for_one_gpu(arguments: type[TrainingArguments]) -> type[TrainingArguments]:

@@ -113,24 +113,18 @@ def test_the_split_of_a_row_decides_and_the_advice_names_who_replies(tmp_path, c
 
 
 CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Bern"}}}
-AS_MESSAGES = [
-    user("Rain ?"),
-    {"role": "assistant", "content": None, "tool_calls": [CALL]},
-    {"role": "tool", "content": "yes"},
-    assistant("Yes ."),
-]
 AS_TEXT = {**CALL, "function": {**CALL["function"], "arguments": json.dumps({"city": "Bern"})}}
+ANSWERS = [{"role": "tool", "content": "yes"}, assistant("Yes .")]
+TEXTS = ("Rain ?", json.dumps(CALL["function"]), "yes", "Yes .")
+ROLES = ("human", "function_call", "observation", "gpt"), ("user", "Tool-Call", "tool_response", "assistant")
 WITH_CALLS = [
-    {"messages": AS_MESSAGES},
-    {"messages": [AS_MESSAGES[0], AS_MESSAGES[1] | {"tool_calls": [AS_TEXT]}, *AS_MESSAGES[2:]]},
-    {"messages": [user("Rain ?"), {"role": "assistant", "function_call": AS_TEXT["function"]}, *AS_MESSAGES[2:]]},
     *(
-        {"conversations": [{"from": role, "value": text} for role, text in zip(roles, texts, strict=True)]}
-        for roles in (
-            ("human", "function_call", "observation", "gpt"),
-            ("user", "Tool-Call", "tool_response", "assistant"),
-        )
-        for texts in [("Rain ?", json.dumps(CALL["function"]), "yes", "Yes .")]
+        {"messages": [user("Rain ?"), {"role": "assistant", "content": None} | call, *ANSWERS]}
+        for call in ({"tool_calls": [CALL]}, {"tool_calls": [AS_TEXT]}, {"function_call": AS_TEXT["function"]})
+    ),
+    *(
+        {"conversations": [{"from": role, "value": text} for role, text in zip(roles, TEXTS, strict=True)]}
+        for roles in ROLES
     ),
 ]
 
@@ -152,13 +146,12 @@ BAD = [{"messages": [user("Anyone ?"), assistant(text)]} for text in ("", None, 
 GOOD = [{"messages": [user(f"Question {i} ?"), assistant("Yes .")]} for i in range(40)]
 
 
-@pytest.mark.parametrize("encode", ["jsonl", "parquet"])
-def test_a_few_bad_rows_are_left_out_and_counted_in_one_line(tmp_path, caplog, encode):
+@pytest.mark.parametrize(("encode", "place"), [("jsonl", "line 21"), ("parquet", "row 21")])
+def test_a_few_bad_rows_are_left_out_and_counted_in_one_line(tmp_path, caplog, encode, place):
     assert len(asked(tmp_path, [*GOOD[:20], *BAD, *GOOD[20:]], encode)) == 40
-    (line,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    (line,) = [line for line in caplog.messages if "left out" in line]
     assert "3 of 43 rows" in line
-    place = "line" if encode == "jsonl" else "row"
-    assert f"{place} 21" in line
+    assert place in line
 
 
 def test_more_than_a_tenth_are_one_error_that_lists_the_first_five(tmp_path):
@@ -167,33 +160,24 @@ def test_more_than_a_tenth_are_one_error_that_lists_the_first_five(tmp_path):
     lines = str(caught.value).splitlines()
     assert [line.split(": ")[0].rpartition(", ")[2] for line in lines[1:]] == [f"line {n}" for n in range(41, 46)]
     assert len(asked(tmp_path, [*GOOD[:27], *BAD])) == 27  # exactly a tenth
+    (tmp_path / "dialogues_train.txt").write_text("a __eou__ b __eou__\n" * 20 + "a __eou__ __eou__ b __eou__\n")
+    assert len(load_records(str(tmp_path), "train")) == 20
 
 
-def test_a_prompt_without_text_is_bad_and_one_without_a_reply_is_a_prompt(tmp_path, caplog):
+def test_a_prompt_without_text_is_bad_and_one_without_a_reply_is_a_prompt(tmp_path):
     rows = [{"prompt": f"p {i}", "reference": None if i % 2 else "x"} for i in range(20)]
-    assert len(asked(tmp_path, rows)) == 20
-    assert len(asked(tmp_path, [*rows, {"prompt": None}])) == 20
-    assert len(asked(tmp_path, [*rows, {"prompt": "q", "reference": " "}])) == 20
+    for more in ([], [{"prompt": None}], [{"prompt": "q", "reference": " "}]):
+        assert len(asked(tmp_path, rows + more)) == 20
 
 
 def test_what_is_left_out_by_design_has_no_limit_but_some_row_must_be_left(tmp_path, caplog):
-    image = {
-        "messages": [
-            {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "a"}]},
-            assistant("b"),
-        ]
-    }
+    parts = [{"type": "image_url"}, {"type": "text", "text": "a"}]
+    image = {"messages": [user(parts), assistant("b")]}
     assert len(asked(tmp_path, [image, GOOD[0], image, image])) == 1
     assert "3 of 4 rows have images" in caplog.text
     assert len(asked(tmp_path, [GOOD[0], GOOD[1] | {"images": ["a.png"]}])) == 1
     with pytest.raises(UserError, match="line 1: this row and all others have images"):
         asked(tmp_path, [image])
-
-
-def test_an_empty_turn_of_the_original_layout_is_a_bad_row_too(tmp_path, caplog):
-    (tmp_path / "dialogues_train.txt").write_text("a __eou__ b __eou__\n" * 20 + "a __eou__ __eou__ b __eou__\n")
-    assert len(load_records(str(tmp_path), "train")) == 20
-    assert "1 of 21 rows" in caplog.text
 
 
 # -- columns
@@ -219,7 +203,7 @@ def test_a_column_with_text_that_is_in_no_prompt_is_named_once(tmp_path, caplog,
     (tmp_path / "a.jsonl").write_bytes(jsonl_bytes([row, row]))
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
         PromptRules(50).load(str(tmp_path / "a.jsonl"), "train")
-    (line,) = [record.getMessage() for record in caplog.records if words[0] in record.getMessage()]
+    (line,) = [line for line in caplog.messages if words[0] in line]
     assert all(word in line for word in words), line
     assert ("no reference" in line) is (row.keys() == {"prompt", "reply"})
 

@@ -3,7 +3,19 @@
 import pytest
 
 from rlhf_dialog.errors import UserError
-from tests.parts.data_files import HTML, TALK, error_of, load, load_folder, parquet_bytes, rows_of, zipped
+from tests.parts.data_files import (
+    HTML,
+    TALK,
+    error_of,
+    load,
+    load_folder,
+    parquet_bytes,
+    rows_of,
+    write_split,
+    zipped,
+)
+
+DEEP = "[" * 60_000 + "]" * 60_000
 
 FILES = [  # name, content, words
     # -- the bytes of a file
@@ -14,14 +26,12 @@ FILES = [  # name, content, words
     ("a.csv", "id,text,text\n1,a,b\n", ["'text' is named twice"]),
     ("a.csv", "dialog\n", ["a.csv: there are no rows"]),
     ("a.csv", "", ["a.csv: there are no rows"]),
-    ("a.csv", b"id,text\n1,a\xff\n", ["a.csv, line 2", "0xff at column 4", "UTF-8"]),
+    ("a.csv", b"id,text\n1,a\xff\n", ["a.csv, line 2", "0xff", "UTF-8"]),
     ("a.json", "{}", ["a.json: holds an object", ".jsonl"]),
     ("a.json", TALK * 2, ["a.json: is not JSON", ".jsonl"]),
-    ("a.json", "[]", ["a.json: there are no rows"]),
-    ("a.json", " ", ["a.json: the file is empty"]),
+    ("a.json", " ", ["a.json: is not JSON"]),
     ("a.json", '[{"dialog": ["a"]}, 7]', ["a.json, row 2: holds a number"]),
     ("a.parquet", b"PAR1 and no table", ["a.parquet: cannot be read as a parquet file", "damaged"]),
-    ("a.parquet", b"", ["a.parquet: cannot be read as a parquet file"]),
     ("a.parquet", parquet_bytes(rows_of("train"))[:-90], ["a.parquet: cannot be read as a parquet file"]),
     # -- archives
     ("a.zip", zipped({"train.zip": zipped({"train.zip": zipped({})})}), ["a.zip/train.zip: there is no train split"]),
@@ -41,24 +51,29 @@ FILES = [  # name, content, words
     ("a.csv", "id,text\n1,a\n2,b\n1,c\n", ["a.csv, line 4", "dialogue '1' continues"]),
     ("a.csv", "id,text\n1,a\n,b\n", ["a.csv, line 3", "dialogue id holds null"]),
     ("a.csv", "id,text\n1,a\n1,\n", ["a.csv, line 3", "'text' holds null"]),
-    ("a.jsonl", '{"dialog": ["a", "b"], "references": [["c"]]}', ["'references' holds 1 items", "2 turns"]),
+    ("a.jsonl", '{"dialog": ["a", "b"], "references": [["c"]]}', ["'references' holds", "2 turns"]),
     ("a.jsonl", '{"dialog": ["a", "b"], "references": [["c"], [1]]}', ["'references' of turn 2 holds a number"]),
     ("a.jsonl", '{"prompt": 7}', ["'prompt' holds a number"]),
     ("a.jsonl", '{"prompt": "a"}\n{"prompt": "b", "act": [1]}', ["line 2: 'act' is [1]"]),
-    ("a.jsonl", '{"prompt": "a", "reference": " "}', ["line 1: 'reference' is empty"]),
+    ("a.jsonl", '{"prompt": "a", "reference": " "}', ["line 1: 'reference' holds an empty text"]),
     ("a.jsonl", '{"dialog": ["a", "b"], "act": 1}', ["line 1", "'act' holds a number", "a list with one act per turn"]),
     ("a.parquet", parquet_bytes([{"text": "a"}]), ["a.parquet, row 1: no turns", "'text'"]),
     ("a.csv", "dialog\n\"['a' 'b']\"\n", ["a.csv, line 2", "numpy", "json.dumps"]),
-    ("a.csv", "dialog\n\"['a'\n 'b']\"\n", ["a.csv, line 2", "numpy"]),
     ("a.csv", 'dialog,act\n"[""a"", ""b""]",[1 2]\n', ["a.csv, line 2", "'act'", "numpy"]),
     ("a.csv", "id,text,act\n1,a,1\n1,b,\n", ["a.csv, line 2", "act 2 is null"]),
-    ("a.csv", "id,text,act\n1,a,nan\n", ["act 1 is 'nan'"]),
     ("a.csv", "id,text,act\n1,a,questoin\n", ["act 1 is 'questoin'", "did you mean 'question'"]),
     ("a.jsonl", '{"dialog": [' + "[" * 900 + "]" * 900 + "]}", ["turn 1", "a list"]),
-    ("a.jsonl", '{"dialog": ["a"], "act": [' + "[" * 900 + "]" * 900 + "]}", ["act 1 is [["]),
+    *[
+        (f"train.{kind}", text, [f"train.{kind}"])
+        for kind, text in (
+            ("jsonl", f'{{"messages": {DEEP}}}'),
+            ("json", f'[{{"x": {DEEP}}}]'),
+            ("csv", f"dialog\n{DEEP}"),
+        )
+    ],
+    ("a.xlsx", "x", ["a.xlsx: unknown file type", ".jsonl"]),
     ("a.jsonl", '{"dialog": ["a", "\\ud800"]}', ["line 1", "half a character"]),
     ("a.jsonl", '{"dialog": ["a"], "act": [NaN, 1]}', ["act 1 is null"]),
-    ("a.jsonl", '{"dialog": ["a"], "act": [2.5]}', ["act 1 is 2.5"]),
     ("a.parquet", parquet_bytes([{"dialog": ["a", None]}]), ["a.parquet, row 1: turn 2 of 2 holds null"]),
     ("a.parquet", parquet_bytes([{"dialog": [b"a"]}]), ["a.parquet, row 1: turn 1 of 1 holds bytes"]),
     ("a.jsonl", '{"messages": [{"content": [{"type": "image_url"}]}]}', ["turn 1", "image_url", "'type': 'text'"]),
@@ -67,18 +82,15 @@ FILES = [  # name, content, words
 ]
 LINES = [  # the second of three lines of mine.jsonl
     ("{'dialog': 1}", ["not JSON"]),
-    ("[1, 2]", ["a list", "wanted an object"]),
     ('{"text": "a"}', ["no turns", "'text'"]),
-    ('{"dialog": "a"}', ["'dialog' holds text", "list"]),
     ('{"dialog": []}', ["no turns"]),
     ('{"dialog": ["a", null]}', ["turn 2", "null"]),
-    ('{"dialog": ["a", {"said": "b"}]}', ["turn 2", "'said'", "'utterance'"]),
-    ('{"dialog": ["a", " "]}', ["turn 2 of 2 is empty"]),
+    ('{"dialog": ["a", {"said": "b"}]}', ["turn 2", "'said'", "utterance"]),
+    ('{"dialog": ["a", " "]}', ["turn 2 of 2 holds an empty text"]),
     ('{"dialog": ["a", "b"], "act": [1]}', ["2 turns but 1 acts"]),
     ('{"dialog": ["a"], "act": [0]}', ["act 1 is 0"]),
     ('{"dialog": ["a"], "act": [true]}', ["act 1 is True"]),
     ('{"dialog": ["a"], "act": [1.5]}', ["act 1 is 1.5"]),
-    ('{"dialog": ["a"], "act": 1}', ["'act' holds a number"]),
     ("", ["blank"]),
 ]
 FOLDERS = [  # name -> content
@@ -93,6 +105,18 @@ FOLDERS = [  # name -> content
     ({"train_1.jsonl": TALK, "train_3.jsonl": TALK}, ["2 parts", "one is missing"]),
     ({"train.jsonl/x": TALK}, ["train.jsonl: cannot be read: Is a directory"]),
     ({"train/dialogues_train.txt": HTML}, ["dialogues_train.txt: this is an HTML page"]),
+]
+ORIGINAL = [  # dialogues_train.txt, dialogues_act_train.txt
+    ("a __eou__\nb __eou__ c __eou__\n", "1\n1 2 3\n", ["dialogues_train.txt, line 2", "2 turns but 3 acts"]),
+    ("a __eou__\n\nb __eou__\n", "1\n1\n1\n", ["dialogues_train.txt, line 2", "blank"]),
+    ("a __eou__\nb __eou__\n", "1\n\n", ["dialogues_act_train.txt, line 2", "blank"]),
+    ("a __eou__ __eou__ c __eou__\n", "1 1 1\n", ["dialogues_train.txt, line 1", "turn 2 of 3 holds an empty"]),
+    ("__eou__\n", "1\n", ["dialogues_train.txt, line 1", "turn 1 of 1 holds an empty"]),
+    ("a __eou__\nb __eou__\n", "1\n5\n", ["dialogues_act_train.txt, line 2", "act 1 is '5'"]),
+    ("a __eou__\nb __eou__\n", "1\nx\n", ["dialogues_act_train.txt, line 2", "act 1 is 'x'", "3 directive"]),
+    ("a __eou__\nb __eou__\n", "1\n", ["dialogues_act_train.txt", "1 lines", "has 2"]),
+    (b"a __eou__\nb\xff __eou__\n", "1\n1\n", ["dialogues_train.txt, line 2", "0xff", "UTF-8"]),
+    ("", None, ["dialogues_train.txt", "empty"]),
 ]
 
 
@@ -116,3 +140,15 @@ def test_a_folder(tmp_path, files, words):
     with pytest.raises(UserError) as caught:
         load_folder(tmp_path, files)
     assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(("text", "acts", "words"), ORIGINAL, ids=range(len(ORIGINAL)))
+def test_the_original_layout(tmp_path, text, acts, words):
+    message = error_of(write_split(tmp_path, text, acts))
+    assert [word for word in words if word not in message] == []
+
+
+def test_a_folder_without_data_and_a_split_that_nobody_has(tmp_path):
+    message = error_of(tmp_path)
+    assert all(word in message for word in ("dialogues_train.txt", "train.jsonl", "found nothing"))
+    assert "train, validation, test" in error_of(tmp_path, "dev")

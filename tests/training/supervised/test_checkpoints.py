@@ -1,26 +1,32 @@
-"""A supervised training that was killed goes on to the model that an undisturbed one has, bit for bit."""
+"""A supervised training that was killed goes on to the model of an undisturbed one, bit for bit; damage is refused."""
 
 import json
 import os
 import pickle
 import shutil
-import subprocess
+from types import SimpleNamespace
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.commands.supervised import train_intent_classifier, train_relevance_model, train_sft
-from rlhf_dialog.training.supervised.checkpoints import COMPLETE, SaveTimer, compute_seal
-from rlhf_dialog.training.supervised.intent_classifier import IntentClassifier
-from rlhf_dialog.training.supervised.relevance.model import RelevanceTraining
-from rlhf_dialog.training.supervised.sft import SFT
-from tests.parts import disks, tiny
-
-pytestmark = pytest.mark.slow
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.training.supervised.checkpoints import (
+    COMPLETE,
+    Checkpoints,
+    checkpoint_folder,
+    compute_seal,
+    fingerprint_of,
+)
+from rlhf_dialog.training.supervised.relevance import model as relevance
+from rlhf_dialog.training.supervised.settings import PreferenceConfig
+from tests.parts import tiny
 
 COMMON = ("--device", "cpu", "--pytorch_threads", "1", "--max_steps", "8", "--batch_size", "4", "--vocab_size", "300")
 SMALL = ("--hidden_size", "8")
+ALWAYS = ("--checkpoint_minutes", "1e-9")
 STAGES = {
     "sft": (
         train_sft,
@@ -29,15 +35,130 @@ STAGES = {
     "intent": (train_intent_classifier, (*SMALL, "--num_layers", "1", "--num_heads", "2")),
     "relevance": (train_relevance_model, (*SMALL, "--members", "2", "--salad_weight", "2", "--bank_size", "5")),
 }
-KINDS = {"sft": SFT, "intent": IntentClassifier, "relevance": RelevanceTraining}
 SPOILED = {
     "pickle": lambda data: pickle.dumps(os.getcwd),
     "truncated": lambda data: data[: len(data) // 2],
     "flipped": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
     "empty": lambda data: b"",
 }
-CHECKPOINTS = {"sft": 3, "intent": 5, "relevance": 11}  # one a step, before the training is stopped
-LAST = {"sft": 7, "intent": 7, "relevance": 8}  # step of the last checkpoint
+
+
+# the checkpoints of the library's trainer
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    """Those of a training whose library has written two files at step 9."""
+    made = Checkpoints(SimpleNamespace(checkpoint_minutes=1), tmp_path, "this training")
+    (tmp_path / "checkpoint-9").mkdir()
+    for name in ("model.safetensors", "optimizer.pt"):
+        (tmp_path / "checkpoint-9" / name).write_bytes(name.encode() * 20)
+    made.on_save(None, SimpleNamespace(global_step=9), None)
+    return made
+
+
+def test_one_is_asked_for_every_few_minutes_before_the_last_step(checkpoints, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    due = Checkpoints(SimpleNamespace(checkpoint_minutes=5), checkpoints.folder, "this training")
+
+    def is_asked(step=8, has_ended=False):
+        control = SimpleNamespace(should_save=False, should_training_stop=has_ended)
+        due.on_step_end(None, SimpleNamespace(global_step=step, max_steps=9), control)
+        return control.should_save
+
+    assert not is_asked()
+    now[0] = 400.0
+    assert [is_asked(), is_asked(9), is_asked(8, True)] == [True, False, False]
+    due.on_save(None, SimpleNamespace(global_step=9), None)
+    assert not is_asked()
+
+
+def test_a_change_of_a_file_or_of_the_mark_is_damage(checkpoints):
+    folder = checkpoints.newest()
+    assert folder == checkpoints.folder / "checkpoint-9"
+    whole = json.loads((folder / COMPLETE).read_text())
+    changes = [
+        lambda way=way: (folder / "optimizer.pt").write_bytes(way(b"optimizer.pt" * 20)) for way in SPOILED.values()
+    ]
+    changes += [lambda: (folder / "optimizer.pt").unlink(), lambda: (folder / "scheduler.pt").touch()]
+    for mark in ({"seal": None}, {"seal": "0" * 64}, {"identity": "that training"}, {"step": 8}):
+        changes.append(lambda mark=mark: write_json(folder / COMPLETE, whole | mark))
+    for change in changes:
+        shutil.copytree(folder, folder.with_name("kept"))
+        change()
+        with pytest.raises(UserError, match=r"checkpoint-9: is damaged: .*; begin again with --resume never"):
+            checkpoints.newest()
+        shutil.rmtree(folder)
+        folder.with_name("kept").rename(folder)
+    stranger = {"identity": "that training", "step": 9}
+    write_json(folder / COMPLETE, stranger | {"seal": compute_seal(folder, *stranger.values())})
+    assert checkpoints.newest() is None
+
+
+def test_the_newest_whole_one_is_taken_and_half_written_ones_are_removed(checkpoints, caplog):
+    older = shutil.copytree(checkpoints.folder / "checkpoint-9", checkpoints.folder.parent / "checkpoint-9")
+    newer = (checkpoints.folder / "checkpoint-9").rename(checkpoints.folder / "checkpoint-12")
+    checkpoints.on_save(None, SimpleNamespace(global_step=12), None)
+    shutil.move(older, checkpoints.folder)
+    (checkpoints.folder / "checkpoint-15").mkdir()
+    assert checkpoints.newest() == newer
+    assert not (checkpoints.folder / "checkpoint-15").exists()
+    (newer / "model.safetensors").write_bytes(b"")
+    assert checkpoints.newest() == checkpoints.folder / "checkpoint-9"
+    assert "checkpoint-15: was not written to its end" in caplog.text
+    assert f"{newer}: is damaged" in caplog.text
+    checkpoints.on_save(None, SimpleNamespace(global_step=12), None)
+    assert [path.name for path in checkpoints.folder.iterdir()] == ["checkpoint-12"]  # the others are removed
+
+
+def test_to_begin_again_removes_the_checkpoints(tmp_path):
+    (tmp_path / ".out.unfinished" / "checkpoint-9").mkdir(parents=True)
+    (tmp_path / ".out.unfinished" / "checkpoint-members.pt").touch()
+    folder = checkpoint_folder(SimpleNamespace(output=tmp_path / "out", resume="auto"))
+    assert len(list(folder.iterdir())) == 2
+    assert checkpoint_folder(SimpleNamespace(output=tmp_path / "out", resume="never")) == folder
+    assert not any(folder.iterdir())
+
+
+def test_a_fingerprint_is_of_settings_versions_and_the_content_of_data_and_models(tmp_path):
+    """A separator is no path, wherever the program stands."""
+    data, model = tmp_path / "data.jsonl", tmp_path / "model"
+    data.write_text("a")
+    model.mkdir()
+    (model / "weights").write_text("b")
+
+    def fingerprint(version="1", **keys):
+        given = {"data_path": str(data), "output": "o", "model_path": str(model)}
+        return fingerprint_of(PreferenceConfig(**given | {"turn_separator": "/"} | keys), {"torch": version})
+
+    first = fingerprint()
+    assert first == fingerprint(output="p", resume="never", checkpoint_minutes=9)
+    seen = {first, fingerprint("2"), fingerprint(seed=2), fingerprint(turn_separator=".")}
+    (model / "weights").write_text("c")
+    seen.add(fingerprint())
+    data.write_text("d")
+    assert len({*seen, fingerprint()}) == 6
+
+
+def test_the_members_of_a_relevance_model_come_back_to_the_same_training_alone(tmp_path, caplog):
+    path, saved = tmp_path / "checkpoint-members.pt", torch.nn.Linear(3, 3)
+    assert relevance.restore_members(saved, path, "a") == 0
+    torch.save({"identity": "a", "model": saved.state_dict(), "num_trained": 2}, path)
+    fresh = torch.nn.Linear(3, 3)
+    assert relevance.restore_members(fresh, path, "b") == 0
+    assert "is of a training with other settings" in caplog.text
+    assert not fresh.weight.equal(saved.weight)
+    assert relevance.restore_members(fresh, path, "a") == 2
+    assert fresh.weight.equal(saved.weight)
+    whole, number = path.read_bytes(), saved.weight[0, :1].detach().numpy().tobytes()
+    for changed in (pickle.dumps(os.getcwd), whole[: len(whole) // 2], whole.replace(number, b"abcd"), b""):
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match=r"members\.pt: is damaged: .*; begin again with --resume never"):
+            relevance.restore_members(fresh, path, "a")
+
+
+# whole trainings
 
 
 @pytest.fixture(scope="module")
@@ -50,35 +171,38 @@ def trained(stage, data, output, *words):
     return command(["--data_path", data, "--output", str(output), *COMMON, *own, *words])
 
 
-def stopped(monkeypatch, count, stage, data, output):
-    """Trained with a checkpoint at each step, to Ctrl-C after this many."""
-    written = []
+def stopped(monkeypatch, stage, data, output):
+    """Trained with a checkpoint at each step, or behind the first member, to Ctrl-C behind the third one or in the second."""
+    calls = []
 
-    def done(self):
-        written.append(self)
-        if len(written) == count:
-            raise KeyboardInterrupt
+    def counted(real, limit):
+        def call(*arguments, **keys):
+            calls.append(real(*arguments, **keys))
+            if len(calls) == limit:
+                raise KeyboardInterrupt
+
+        return call
 
     with monkeypatch.context() as patch:
-        patch.setattr(SaveTimer, "now", lambda self: True)
-        patch.setattr(SaveTimer, "done", done)
-        assert trained(stage, data, output) == 130
+        patch.setattr(Checkpoints, "on_save", counted(Checkpoints.on_save, 3))
+        patch.setattr(relevance, "fit", counted(relevance.fit, 2))
+        assert trained(stage, data, output, *ALWAYS) == 130
 
 
 def unfinished(output):
     return output.parent / f".{output.name}.unfinished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
-def test_it_goes_on_to_the_same_model(stage, data, tmp_path, monkeypatch, capsys, caplog):
+def test_it_goes_on_to_the_same_model(stage, data, tmp_path, monkeypatch, caplog):
     whole, part = tmp_path / "whole", tmp_path / "part"
     assert trained(stage, data, whole) == 0
-    stopped(monkeypatch, CHECKPOINTS[stage], stage, data, part)
+    stopped(monkeypatch, stage, data, part)
     assert not part.exists()
     assert unfinished(part).is_dir()
     assert trained(stage, data, part) == 0
-    step = 3 if stage == "relevance" else CHECKPOINTS[stage]
-    assert f"after step {step}, from " in caplog.text
+    assert ("goes on after member 1, from " if stage == "relevance" else "goes on after step 3, from ") in caplog.text
     first, second = (load_file(folder / "model.safetensors") for folder in (whole, part))
     assert first.keys() == second.keys()
     assert all(first[name].equal(second[name]) for name in first)
@@ -90,84 +214,36 @@ def test_it_goes_on_to_the_same_model(stage, data, tmp_path, monkeypatch, capsys
     assert sorted(path.name for path in tmp_path.iterdir()) == ["part", "whole"]
 
 
-@pytest.mark.parametrize(
-    ("stage", "words"), [("sft", ("--learning_rate", "3e-3")), ("relevance", ("--resume", "never"))]
-)
-def test_other_settings_begin_again(stage, words, data, tmp_path, monkeypatch, caplog):
+@pytest.mark.slow
+def test_a_damaged_file_under_a_seal_of_its_own_is_refused_in_one_sentence(data, tmp_path, monkeypatch, capsys):
+    """As of a program that sealed what it had read badly: the library's own errors."""
     output = tmp_path / "out"
-    stopped(monkeypatch, 2, stage, data, output)
-    assert trained(stage, data, output, *words) == 0
-    assert "goes on" not in caplog.text
-    assert ("is of a training with other settings" in caplog.text) == (words[0] == "--learning_rate")
-    assert not unfinished(output).exists()
+    stopped(monkeypatch, "sft", data, output)
+    folder = unfinished(output) / "checkpoint-3"
+    mark = json.loads((folder / COMPLETE).read_text())
+    for name, way in (("rng_state.pth", "pickle"), ("optimizer.pt", "truncated"), ("trainer_state.json", "empty")):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(SPOILED[way](whole))
+        write_json(folder / COMPLETE, mark | {"seal": compute_seal(folder, mark["identity"], mark["step"])})
+        assert trained("sft", data, output) == 2, (name, way)
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith(f"error: {folder}: is damaged: "), last
+        assert last.endswith("; begin again with --resume never"), last
+        assert not output.exists()
+        (folder / name).write_bytes(whole)
 
 
-FILES = {
-    "sft": ("rng_state.pth", "scheduler.pt", "optimizer.pt", "model.safetensors", "trainer_state.json", "config.json"),
-    "relevance": ("checkpoint-members.pt",),
-}
-
-
-@pytest.mark.parametrize("stage", FILES)
-def test_a_damaged_checkpoint_is_refused_in_one_sentence(stage, data, tmp_path, monkeypatch, capsys, caplog):
-    """Each file in each way: a whole one is gone on from where there is one, and `resume: never` begins again."""
-    output = tmp_path / "out"
-    stopped(monkeypatch, 3, stage, data, output)
-    shutil.copytree(unfinished(output), tmp_path / "kept")
-    where = unfinished(output)
-    folder = where / "checkpoint-3" if stage == "sft" else where
-    for name in FILES[stage]:
-        for way, spoil in list(SPOILED.items())[:: 1 if stage == "relevance" else 2]:
-            (folder / name).write_bytes(spoil((folder / name).read_bytes()))
-            capsys.readouterr()
-            assert trained(stage, data, output) == 2, (name, way)
-            last = capsys.readouterr().err.splitlines()[-1]
-            place = folder / name if stage == "relevance" else folder
-            assert last.startswith(f"error: {place}: is damaged: "), (name, way)
-            assert last.endswith("; begin again with --resume never"), (name, way)
-            assert not output.exists()
-            shutil.copy(tmp_path / "kept" / (folder / name).relative_to(where), folder / name)
-    if stage == "sft":
-        shutil.copytree(folder, where / "checkpoint-4")  # it says that it is the newest
-        write_json(where / "checkpoint-4" / COMPLETE, json.loads((folder / COMPLETE).read_text()) | {"step": 4})
-        assert trained(stage, data, output) == 0
-        assert f"{where / 'checkpoint-4'}: is damaged" in caplog.text
-        assert "goes on after step 3, from" in caplog.text
-    else:
-        (folder / name).write_bytes(b"")
-        assert trained(stage, data, output, "--resume", "never") == 0
-        assert "goes on" not in caplog.text
-
-
-@pytest.mark.parametrize(("stage", "place"), [("sft", "save"), ("intent", "measure"), ("relevance", "measure")])
-def test_what_ends_behind_the_training_goes_on_from_the_last_checkpoint(
-    stage, place, data, tmp_path, monkeypatch, caplog
-):
-    monkeypatch.setattr(SaveTimer, "now", lambda self: True)
-    with monkeypatch.context() as patched:
-        patched.setattr(KINDS[stage], place, interrupted)
-        assert trained(stage, data, tmp_path / "out") == 130
-    assert trained(stage, data, tmp_path / "out") == 0
-    assert f"after step {LAST[stage]}, from " in caplog.text
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
-
-
+@pytest.mark.slow
 def test_the_same_command_again_ends_with_0_and_changes_nothing(tmp_path, capsys):
     """Also where a kill left the checkpoints; other data, settings or `resume: never` are refused as before."""
     data, output = tiny.write_data(tmp_path / "data", 20), tmp_path / "out"
     assert trained("sft", str(data), output) == 0
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
-    unfinished(output).mkdir()
-    (unfinished(output) / "checkpoint-7").mkdir()
+    (unfinished(output) / "checkpoint-7").mkdir(parents=True)
     capsys.readouterr()
     assert trained("sft", str(data), output, "--checkpoint_minutes", "9") == 0
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 1
-    assert str(output) in said[0]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert str(output) in line
     assert not unfinished(output).exists()
     assert trained("sft", str(data), output, "--resume", "never") == 2
     assert trained("sft", str(data), output, "--learning_rate", "1e-3") == 2
@@ -176,52 +252,3 @@ def test_the_same_command_again_ends_with_0_and_changes_nothing(tmp_path, capsys
     assert trained("sft", str(data), output) == 2
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
     assert "is not empty" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("stage", "size"), [("sft", 380), ("relevance", 32)])
-def test_a_full_disk_is_one_sentence_and_costs_no_finished_checkpoint(
-    stage, size, data, tmp_path, monkeypatch, capsys, caplog
-):
-    """In the first checkpoint or a later one."""
-    monkeypatch.setattr(SaveTimer, "now", lambda self: True)
-    with disks.small_disk(tmp_path / "disk", f"{size}k") as disk:
-        assert trained(stage, data, disk / "out") == 2
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert all(word in last for word in ("error: ", str(disk), "cannot be written")), last
-        finished = [*unfinished(disk / "out").glob(f"*/{COMPLETE}"), *unfinished(disk / "out").glob("*.pt")]
-        subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
-        assert trained(stage, data, disk / "out") == 0
-        assert ("goes on" in caplog.text) == bool(finished)
-        assert [path.name for path in disk.iterdir()] == ["out"]
-
-
-def test_a_damaged_file_under_a_seal_of_its_own_is_refused_in_one_sentence(data, tmp_path, monkeypatch, capsys):
-    """As of a program that sealed what it had read badly."""
-    output = tmp_path / "out"
-    stopped(monkeypatch, 3, "sft", data, output)
-    folder = unfinished(output) / "checkpoint-3"
-    mark = json.loads((folder / COMPLETE).read_text())
-    for number, name in enumerate(FILES["sft"]):
-        whole = (folder / name).read_bytes()
-        way = ("pickle", "truncated", "empty")[number % 3]
-        (folder / name).write_bytes(SPOILED[way](whole))
-        write_json(folder / COMPLETE, mark | {"seal": compute_seal(folder, mark)})
-        assert trained("sft", data, output) == 2, (name, way)
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert last.startswith(f"error: {folder}: is damaged: "), last
-        (folder / name).write_bytes(whole)
-
-
-def test_a_short_training_writes_none(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(SaveTimer, "done", lambda self: pytest.fail("a checkpoint"))
-    assert trained("sft", data, tmp_path / "out") == 0
-
-
-def test_it_is_time_every_few_minutes():
-    now = [100.0]
-    due = SaveTimer(5, clock=lambda: now[0])
-    assert not due.now()
-    now[0] = 400.0
-    assert due.now()
-    due.done()
-    assert not due.now()

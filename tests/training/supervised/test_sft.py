@@ -1,14 +1,17 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.commands.supervised import train_sft as command
+from rlhf_dialog.data.agent_template import own_template
+from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.models import policy
 from rlhf_dialog.training.supervised import sft
 from tests.parts import tiny
@@ -133,24 +136,48 @@ def test_loss_and_gradient_are_those_of_cross_entropy_on_whole_logits(monkeypatc
     loss = sft.summed_loss(made, batch)
     loss.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-10)
+    torch.manual_seed(1)
+    share = sft.SFTTrainer.compute_loss(SimpleNamespace(policy=made), None, batch, num_items_in_batch=4)
+    assert share.item() == pytest.approx(expected.item() / 4, rel=1e-10)
     for name, parameter in whole.named_parameters():
         assert torch.allclose(tiled.get_parameter(name).grad, parameter.grad, rtol=1e-8, atol=1e-10), name
 
 
-@pytest.mark.slow
-def test_patience_stops_and_keeps_the_best_weights(caplog, tmp_path):
-    caplog.set_level("INFO", logger="rlhf_dialog")
-    tokenizer = tiny.byte_tokenizer()
-    keys = {"max_steps": 8, "evals": 8, "patience": 2, "learning_rate": 5.0, "device": "cpu"}
-    config = sft.SFTConfig(data_path="unused", output=str(tmp_path / "sft"), **keys)
-    encoder = PromptEncoder(tokenizer, "<EOU>", 128)
-    rows = [sft.example(encoder, Dialogue(turns[:1], reference=turns[1])) for turns, _ in tiny.dialogues(5)]
-    stage = fine_tuned(config, tokenizer, rows, rows)
-    assert [point["step"] for point in stage.watch.points] == [0, 1, 2]  # such a learning rate never helps
-    assert stage.watch.best_step == 0
-    before = tiny.gpt2().state_dict()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in stage.model.state_dict().items())
-    assert "stopped" in caplog.text
+def watched(monkeypatch, losses, **keys):
+    """What a training of seven steps, whose weight is the number of the step, measures; and the step that it stops behind."""
+    left, lm = iter(losses), torch.nn.Linear(1, 1)
+    monkeypatch.setattr(sft, "token_loss", lambda lm, rows, batch_size: next(left))
+    watch = sft.HeldOutLoss([{}], sft.SFTConfig(data_path="d", output="o", **keys))
+    watch.measure(lm, 0)
+    for step in range(1, 8):
+        lm.weight.data.fill_(step)
+        control = SimpleNamespace(should_training_stop=False)
+        watch.on_step_end(None, SimpleNamespace(global_step=step, max_steps=7), control, model=lm)
+        if control.should_training_stop:
+            return watch, step
+    return watch, None
+
+
+def test_the_weights_of_the_lowest_validation_loss_are_kept_until_patience_ends(monkeypatch):
+    watch, stopped = watched(monkeypatch, [3.0, 2.0, 2.0, 2.5], evals=4, patience=2)
+    assert [point["step"] for point in watch.points] == [0, 2, 4, 6]
+    assert (stopped, watch.best_step, watch.best_weights["weight"].item()) == (6, 2, 2.0)
+    assert watch.points[1]["perplexity"] == pytest.approx(2.718281828**2)
+    watch, stopped = watched(monkeypatch, [3.0, 2.0, 2.0, 2.5], evals=3)
+    assert [point["step"] for point in watch.points] == [0, 3, 6, 7]
+    assert (stopped, watch.best_weights) == (None, None)
+
+
+def test_a_template_that_was_not_learned_is_put_away(tmp_path):
+    for separator in ("|", "chat_template"):
+        config = sft.SFTConfig(data_path="d", output="o", turn_separator=separator)
+        stage = sft.SFT(config, tmp_path / separator, print)
+        stage.model, stage.tokenizer = tiny.gpt2(), tiny.chat_tokenizer()
+        stage.encoder = prompt_encoder(stage.tokenizer, separator, 20)
+        stage.save()
+        template = AutoTokenizer.from_pretrained(tmp_path / separator).chat_template
+        assert (template == tiny.CHATML) == (separator == "chat_template")
+        assert own_template(template) == stage.tokenizer.chat_template == tiny.CHATML
 
 
 def test_prompts_of_the_data_that_lose_part_of_their_newest_turn_are_counted(tmp_path, caplog):

@@ -99,10 +99,9 @@ def test_the_halves_share_no_dialogue_and_leave_none_out(tmp_path):
 
 
 def test_an_empty_half_is_the_users_error(tmp_path):
-    path = tmp_path / "train.jsonl"
-    path.write_text(json.dumps({"dialog": ["Hi .", "Hello ."], "act": [1, 1]}) + "\n", encoding="utf-8")
+    (tmp_path / "train.jsonl").write_text('{"dialog": ["Hi .", "Hello ."], "act": [1, 1]}\n', encoding="utf-8")
     with pytest.raises(UserError, match="half: no pair of turns"):
-        half_of(str(path), "judge")
+        half_of(str(tmp_path), "judge")
 
 
 def test_scores_by_hand():
@@ -129,6 +128,30 @@ def test_the_macro_f1_of_the_report_is_that_of_an_evaluation(empty):
     report = intent.scores(matrix)["macro_f1"]
     assert report == pytest.approx(slow_macro_f1(classes, acts))
     assert report == float(macro_f1(act_counts(classes, acts).sum(axis=0)))
+
+
+@pytest.mark.parametrize(
+    ("target", "prompts"), [("act", [["a b ."], ["c ?"]]), ("next_act", [["a b ."], ["a b .", "c ?"]])]
+)
+def test_a_classifier_of_acts_reads_pairs_and_counts_its_hits(tmp_path, monkeypatch, target, prompts):
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text('{"dialog": ["a b .", "c ?", "d ."], "act": [1, 2, 4]}\n')
+    sizes = {"vocab_size": 200, "hidden_size": 8, "num_layers": 1}
+    config = IntentConfig(data_path=str(tmp_path), output="x", target=target, **sizes)
+    stage = intent.IntentClassifier(config, tmp_path / "out", lambda line: None)
+    stage.training, stage.held_out = stage.read()
+    assert [(pair.prompt_turns, pair.response) for pair in stage.training] == [(prompts[0], "c ?"), (prompts[1], "d .")]
+    stage.model, stage.tokenizer = stage.start()
+    stage.save()
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (written["rlhf_dialog_input"], written.get("rlhf_dialog_target", "act")) == ("pair", target)
+    monkeypatch.setattr(stage.reads, "predict", lambda self, pairs: [1] * len(pairs))
+    found = stage.measure_split(stage.held_out["validation"])
+    assert found["confusion_matrix"] == [[0] * 4, [0, 1, 0, 0], [0] * 4, [0, 1, 0, 0]]
+    assert "## test: 2 of 2 true replies" in intent.markdown("test", found)
+    (tmp_path / "train.jsonl").write_text('{"dialog": ["a", "b"]}\n')
+    with pytest.raises(UserError, match=r"1 of 1 turns in the train split .* have no act"):
+        stage.read()
 
 
 def test_every_epoch_holds_every_example_once():

@@ -5,8 +5,7 @@ B pairs, R candidate replies, C candidate contexts.
 
 import logging
 import zipfile
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,7 @@ from rlhf_dialog.models.device import choose_device
 from rlhf_dialog.models.precision import precision_of
 from rlhf_dialog.models.relevance import DualEncoder, RelevanceModel, RelevanceSizes, load_relevance, save_relevance
 from rlhf_dialog.terminal import TimeLeft
-from rlhf_dialog.training.supervised.checkpoints import (
-    BEGIN_AGAIN,
-    OTHER_TRAINING,
-    SaveTimer,
-    checkpoint_folder,
-    identity_of,
-)
+from rlhf_dialog.training.supervised.checkpoints import BEGIN_AGAIN, OTHER_TRAINING, checkpoint_folder, identity_of
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.relevance.pairs import Batch, Pairs, batch_of, number_pairs
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
@@ -45,57 +38,6 @@ logger = logging.getLogger(__name__)
 NUM_MEASURED = 2000  # prompts, drawn by the seed
 MAX_LENGTH = 128  # tokens, in the tokenizer's file
 FILE = "checkpoint-members.pt"
-
-
-@dataclass
-class RelevanceProgress:
-    """How far a member is: the steps that it has done, and the rows that are left of its epoch; `optimizer` has its state."""
-
-    member: int = 0
-    step: int = 0
-    order: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    optimizer: dict[str, Any] | None = None
-    schedule: dict[str, Any] | None = None
-    random: Tensor | None = None
-
-
-class MembersCheckpoint:
-    """Writes the checkpoint when it is time, and reads that of a killed training of the same `identity`.
-
-    It is this program's own file, and is read with `weights_only=True`.
-    """
-
-    def __init__(self, model: nn.Module, folder: Path, identity: str, due: SaveTimer):
-        self.model, self.path, self.identity, self.due = model, folder / FILE, identity, due
-
-    def save(self, progress: RelevanceProgress) -> None:
-        """Write it whole, in place of the one before."""
-        with atomic_file(self.path) as beside:
-            torch.save(
-                {"identity": self.identity, "model": self.model.state_dict(), "progress": vars(progress)}, beside
-            )
-        self.due.done()
-
-    def damage(self) -> AbstractContextManager[None]:
-        """Inside, what a damaged checkpoint raises becomes a UserError."""
-        return damage_as_user_error(f"{self.path}: is damaged: ", f"; {BEGIN_AGAIN}", faults=(Exception,))
-
-    def restore(self) -> RelevanceProgress:
-        """Where the training goes on, with the model as it was there; the beginning where there is no such checkpoint."""
-        if not self.path.is_file():
-            return RelevanceProgress()
-        with self.damage():
-            with zipfile.ZipFile(self.path) as archive:
-                if changed := archive.testzip():  # torch does not compare the sums
-                    raise ValueError(f"{changed} is not what was written")
-            saved = torch.load(self.path, map_location="cpu", weights_only=True)
-            if saved["identity"] != self.identity:
-                logger.warning(OTHER_TRAINING, self.path)
-                return RelevanceProgress()
-            self.model.load_state_dict(saved["model"])
-            progress = RelevanceProgress(**saved["progress"])
-        logger.info("goes on in member %d after step %d, from %s", progress.member + 1, progress.step, self.path)
-        return progress
 
 
 def markdown(split: str, result: dict[str, Any]) -> str:
@@ -147,18 +89,20 @@ class RelevanceTraining(StageOfHalves):
             raise UserError(str(error)) from error
 
     def learn(self) -> None:
+        """One member after the other, with a checkpoint behind each."""
         config = self.config
         pairs = number_pairs(self.training, self.model.table(), config.seed, config.salad_weight > 0)
         identity = identity_of(config, [pairs.contexts.tolist(), pairs.replies.tolist()])
         self.model.to(choose_device(config.device))
-        timer = SaveTimer(config.checkpoint_minutes)
-        checkpoint = MembersCheckpoint(self.model, checkpoint_folder(config), identity, timer)
-        begun, left = checkpoint.restore(), TimeLeft()
+        path, left = checkpoint_folder(config) / FILE, TimeLeft()
+        num_trained = restore_members(self.model, path, identity)
         for number, member in enumerate(self.model.members):
-            if number >= begun.member:
+            if number >= num_trained:
                 set_seed(config.seed + number)
-                progress = begun if number == begun.member else RelevanceProgress(number)
-                fit(config, member, pairs, progress, checkpoint, left)
+                fit(config, number, member, pairs, left)
+                saved = {"identity": identity, "model": self.model.state_dict(), "num_trained": number + 1}
+                with atomic_file(path) as beside:
+                    torch.save(saved, beside)
             member.eval()
 
     def save(self) -> None:
@@ -178,29 +122,38 @@ class RelevanceTraining(StageOfHalves):
         return super().measure() | {"num_bank": len(self.model.bank)}
 
 
-def fit(
-    config: RelevanceConfig,
-    member: DualEncoder,
-    pairs: Pairs,
-    progress: RelevanceProgress,
-    checkpoint: MembersCheckpoint,
-    left: TimeLeft,
-) -> None:
-    """Train one member in place, from where it is; it ends in eval mode. `left` is of all members."""
-    name, steps = f"member {progress.member + 1} of {config.members}", num_steps(config, len(pairs.replies))
+def restore_members(model: nn.Module, path: Path, identity: str) -> int:
+    """The number of members that a killed training of this identity has trained; `model` gets their weights.
+
+    Raises UserError for a damaged checkpoint, which is this program's own file, and is read with `weights_only=True`.
+    """
+    if not path.is_file():
+        return 0
+    with damage_as_user_error(f"{path}: is damaged: ", f"; {BEGIN_AGAIN}", faults=(Exception,)):
+        with zipfile.ZipFile(path) as archive:
+            if changed := archive.testzip():  # torch does not compare the sums
+                raise ValueError(f"{changed} is not what was written")
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        if saved["identity"] != identity:
+            logger.warning(OTHER_TRAINING, path)
+            return 0
+        model.load_state_dict(saved["model"])
+        num_trained = int(saved["num_trained"])
+    logger.info("goes on after member %d, from %s", num_trained, path)
+    return num_trained
+
+
+def fit(config: RelevanceConfig, number: int, member: DualEncoder, pairs: Pairs, left: TimeLeft) -> None:
+    """Train the member of this number in place. `left` is of all members."""
+    steps = num_steps(config, len(pairs.replies))
     optimizer = torch.optim.AdamW(member.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
     schedule = get_cosine_schedule_with_warmup(optimizer, round(config.warmup_ratio * steps), steps)
-    if progress.optimizer and progress.schedule and progress.random is not None:
-        with checkpoint.damage():
-            optimizer.load_state_dict(progress.optimizer)
-            schedule.load_state_dict(progress.schedule)
-            torch.set_rng_state(progress.random)
-    device = next(member.parameters()).device
+    device, order = member.log_scale.device, torch.empty(0, dtype=torch.long)
     use_onednn(member)
     member.train()
-    left.text((progress.member + progress.step / steps) / config.members)
-    for step in range(progress.step + 1, steps + 1):
-        rows, progress.order = next_rows(progress.order, len(pairs.replies), config.batch_size)
+    left.text(number / config.members)
+    for step in range(1, steps + 1):
+        rows, order = next_rows(order, len(pairs.replies), config.batch_size)
         batch = batch_of(pairs, rows, config.copy_weight, config.salad_weight)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision_of(config, device) == "bf16"):
             loss = dual_loss(member, pairs, batch)
@@ -210,14 +163,9 @@ def fit(
         optimizer.step()
         schedule.step()
         if step % max(1, steps // 5) == 0:
-            rest = left.text((progress.member + step / steps) / config.members)
-            more = f", {rest}" if rest else ""
+            rest = left.text((number + step / steps) / config.members)
+            name, more = f"member {number + 1} of {config.members}", f", {rest}" if rest else ""
             logger.info("%s, step %d of %d: loss %.3f%s", name, step, steps, loss.item(), more)
-        if checkpoint.due.now():
-            progress.step, progress.random = step, torch.get_rng_state()
-            progress.optimizer, progress.schedule = optimizer.state_dict(), schedule.state_dict()
-            checkpoint.save(progress)
-    member.eval()
 
 
 def next_rows(order: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:

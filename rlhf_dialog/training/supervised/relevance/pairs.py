@@ -30,7 +30,9 @@ class Pairs:
     table: TurnTable
     contexts: Tensor  # (N, T), the last turn first
     replies: Tensor  # (N,) the true replies
-    following: Tensor  # (N,) the turn after the reply
+    following: (
+        Tensor  # (N,) the next reply of the same dialogue, which follows this one; at its end that of a near prompt
+    )
     dialogues: Tensor  # (N,) the number of the dialogue
     near: Tensor  # (N, up to NUM_NEAR) rows with near contexts, of other dialogues where there are any
     salads: Tensor  # (N, W) the reply shuffled, and a mixture (`word_salad.salads`); W is 0 where none are wanted
@@ -56,23 +58,15 @@ def number_pairs(pairs: Sequence[Dialogue], table: TurnTable, seed: int, with_sa
     replies = table.replies([pair.response for pair in pairs])
     dialogues = torch.tensor([pair.meta["dialogue"] for pair in pairs])
     near = near_prompts(table, contexts, dialogues, seed)
-    following = _following(contexts, replies, dialogues, near)
-    salads = _salads(pairs, table, seed) if with_salads else replies.new_zeros(len(pairs), 0)
-    return Pairs(table, contexts, replies, following, dialogues, near, salads)
-
-
-def _salads(pairs: Sequence[Dialogue], table: TurnTable, seed: int) -> Tensor:
-    """(N, W), drawn by `seed`; a bag cannot see that words were shuffled."""
-    first = 1 if table.sizes.architecture == "bag" else 0
-    draw, counts = random.Random(seed), Counter(word for pair in pairs for word in pair.response.split())
-    made = [word_salad.salads(pair.response, pair.prompt_turns, counts, draw) for pair in pairs]
-    return torch.stack([table.replies(texts[first:]) for texts in made])
-
-
-def _following(contexts: Tensor, replies: Tensor, dialogues: Tensor, near: Tensor) -> Tensor:
-    """The reply of the next pair of the same dialogue, which follows the reply of this one; at the end that of a near prompt."""
     goes_on = (dialogues.roll(-1) == dialogues) & (contexts[:, 0].roll(-1) == replies)
-    return torch.where(goes_on, replies.roll(-1), replies[near[:, 0]])
+    following = torch.where(goes_on, replies.roll(-1), replies[near[:, 0]])
+    salads = replies.new_zeros(len(pairs), 0)
+    if with_salads:
+        first = 1 if table.sizes.architecture == "bag" else 0  # a bag cannot see that words were shuffled
+        draw, counts = random.Random(seed), Counter(word for pair in pairs for word in pair.response.split())
+        made = [word_salad.salads(pair.response, pair.prompt_turns, counts, draw) for pair in pairs]
+        salads = torch.stack([table.replies(texts[first:]) for texts in made])
+    return Pairs(table, contexts, replies, following, dialogues, near, salads)
 
 
 def near_prompts(table: TurnTable, contexts: Tensor, dialogues: Tensor, seed: int) -> Tensor:

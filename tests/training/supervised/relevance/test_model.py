@@ -1,5 +1,6 @@
 """A relevance model: its losses, checkpoints and report."""
 
+import copy
 import json
 import math
 from types import SimpleNamespace
@@ -9,16 +10,7 @@ import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.checkpoints import SaveTimer
-from rlhf_dialog.training.supervised.relevance.model import (
-    MembersCheckpoint,
-    RelevanceProgress,
-    RelevanceTraining,
-    dual_loss,
-    fit,
-    markdown,
-    next_rows,
-)
+from rlhf_dialog.training.supervised.relevance.model import RelevanceTraining, dual_loss, fit, markdown, next_rows
 from rlhf_dialog.training.supervised.relevance.pairs import batch_of, number_pairs
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
 from tests.parts.relevance_models import letter_model, save_letters
@@ -74,28 +66,52 @@ def test_every_pair_is_read_once_an_epoch():
     assert len(next_rows(order, 2, 5)[0]) == 2
 
 
-def test_the_time_left_is_of_all_members():
+def test_a_member_is_trained_as_by_a_plain_loop_and_the_time_left_is_of_all_members():
+    """Two steps of a linear warm-up, then a cosine; the norm of the gradient is at most 1."""
     model, pairs = learned("bag")
-    config = RelevanceConfig(data_path="d", output="o", members=2, max_steps=5, batch_size=3)
-    left, checkpoint = SimpleNamespace(shares=[]), SimpleNamespace(due=SimpleNamespace(now=lambda: False))
+    keys = {"max_steps": 4, "batch_size": 3, "warmup_ratio": 0.5, "learning_rate": 0.1, "weight_decay": 0.3}
+    config, plain = (
+        RelevanceConfig(data_path="d", output="o", members=2, **keys),
+        copy.deepcopy(model.members[0]).train(),
+    )
+    left = SimpleNamespace(shares=[])
     left.text = lambda share: left.shares.append(share) or ""
-    for number in range(2):
-        fit(config, model.members[0], pairs, RelevanceProgress(number), checkpoint, left)
-    of_steps = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
-    assert left.shares == pytest.approx([*of_steps, *(0.5 + share for share in of_steps)])
+    torch.manual_seed(0)
+    fit(config, 1, model.members[0], pairs, left)
+    assert left.shares == pytest.approx([0.5, 0.625, 0.75, 0.875, 1.0])
+    torch.manual_seed(0)
+    optimizer, order, norms = torch.optim.AdamW(plain.parameters(), weight_decay=0.3), torch.empty(0).long(), []
+    for optimizer.param_groups[0]["lr"] in (0, 0.05, 0.1, 0.05):
+        rows, order = next_rows(order, len(pairs.replies), 3)
+        gradients = torch.autograd.grad(
+            dual_loss(plain, pairs, batch_of(pairs, rows, 30.0, 0.0)), [*plain.parameters()]
+        )
+        norms.append(math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients)))
+        for parameter, gradient in zip(plain.parameters(), gradients, strict=True):
+            parameter.grad = gradient / max(1.0, norms[-1])
+        optimizer.step()
+    assert max(norms) > 2
+    for trained, expected in zip(model.members[0].parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(trained, expected, atol=1e-4)
 
 
-def test_what_was_saved_comes_back_and_only_to_the_same_training(tmp_path):
-    saved = letter_model(seed=1)
-    progress = RelevanceProgress(member=1, step=7, order=torch.tensor([4, 2]), random=torch.get_rng_state())
-    MembersCheckpoint(saved, tmp_path, "a", SaveTimer(5)).save(progress)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-members.pt"]
-    fresh = letter_model(seed=2)
-    assert MembersCheckpoint(fresh, tmp_path, "b", SaveTimer(5)).restore().step == 0
-    assert not all(x.equal(y) for x, y in zip(saved.parameters(), fresh.parameters(), strict=True))
-    found = MembersCheckpoint(fresh, tmp_path, "a", SaveTimer(5)).restore()
-    assert (found.member, found.step, found.order.tolist()) == (1, 7, [4, 2])
-    assert all(x.equal(y) for x, y in zip(saved.parameters(), fresh.parameters(), strict=True))
+def test_after_a_kill_the_members_that_are_left_are_trained_each_with_its_seed(tmp_path, monkeypatch):
+    seen = []
+
+    def recorded(config, number, *_):
+        seen.append((number, torch.initial_seed()))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlhf_dialog.training.supervised.relevance.model.fit", recorded)
+    config = RelevanceConfig(data_path="d", output=str(tmp_path / "o"), members=3, seed=5, device="cpu")
+    stage = RelevanceTraining(config, tmp_path, print)
+    stage.model = letter_model(members=3)
+    stage.training = [Dialogue(["a"], response=reply, meta={"dialogue": n}) for n, reply in enumerate("bc")]
+    with pytest.raises(KeyboardInterrupt):
+        stage.learn()
+    stage.learn()
+    assert seen == [(0, 5), (1, 6), (1, 6), (2, 7)]
 
 
 def test_the_report_has_the_recall_of_the_saved_model(tmp_path):
