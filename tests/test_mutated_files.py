@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from rlhf_dialog.config.loading import load_config
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
@@ -22,6 +23,7 @@ from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.formats import native
 from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.runs.publish import package
 from rlhf_dialog.runs.training_state import load_training
 from rlhf_dialog.runs.verification import add_seal
@@ -36,6 +38,7 @@ from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import open_world
 from rlhf_dialog.task_oriented.world.action_list_world import read_actions
 from tests.parts import agents, evaluations
+from tests.parts.classifiers import save_classifier
 from tests.parts.damage import wreck
 from tests.parts.data_files import jsonl_bytes, original_files, rows_of
 from tests.parts.policy_runs import domain_file, policy_config, policy_run
@@ -82,6 +85,10 @@ def language_model(folder: Path) -> None:
 
 def talk(folder: Path) -> None:
     ChatAgent.load(folder).chat("Hello there .", ["Hi .", "Good ."])
+
+
+def classify(folder: Path) -> None:
+    Intent(str(folder)).predict([Dialogue(["a b c"], "d e"), Dialogue(["a " * 30], "d " * 40)])
 
 
 def training(folder: Path) -> None:
@@ -183,10 +190,10 @@ def action_list(folder: Path) -> None:
     (folder / "actions.json").write_text(json.dumps(listed))
 
 
-SAVED = ("run/checkpoints/iter_*2/*",)
 KINDS = {
     **{name: Kind(policy_agent(name), evaluate, ("agent/*",)) for name in ("ppo", "gp_sarsa", "feudal")},
     "language model": Kind(language_model, talk, ("*.json", "*.safetensors")),
+    "classifier": Kind(partial(save_classifier, rlhf_dialog_input="pair"), classify, ("*.json", "*.safetensors")),
     "training": Kind(training, resumed, ("iter_*/trainer.json", "iter_*/*.safetensors", "latest")),
     **{
         f"{name} training": Kind(

@@ -1,7 +1,6 @@
 """The pretended GPU of tests/parts/pretended_gpu.py: what it counts and raises is what CUDA is documented to do."""
 
 import copy
-from importlib import import_module
 
 import pytest
 import torch
@@ -31,16 +30,10 @@ def test_a_tensor_says_where_it_is(x):
     assert x.to("cpu", torch.int64).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-@pytest.mark.parametrize(
-    "mixed",
-    [
-        lambda x: x + torch.ones(2, 3),
-        lambda x: nn.Linear(3, 2)(x),
-    ],
-)
-def test_two_devices_in_one_operation_raise(x, mixed):
-    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
-        mixed(x)
+def test_two_devices_in_one_operation_raise(x):
+    for mixed in (lambda: x + torch.ones(2, 3), lambda: nn.Linear(3, 2)(x)):
+        with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+            mixed()
 
 
 @pytest.mark.parametrize(
@@ -97,19 +90,4 @@ def test_training_gives_the_numbers_of_the_cpu_without_a_wait(gpu):
     gpu.reset()
     assert two_steps(model, "cuda") == expected
     assert set(gpu.waits) == {what for what in gpu.waits if what.endswith("tolist")}, gpu.report()
-    assert gpu.num_casts > 0
-
-
-def test_after_the_block_torch_is_as_before():
-    places = [torch, torch.cuda, torch._C, torch.Tensor, torch.autocast]
-    places += [import_module(name) for name in ("torch.optim.optimizer", "torch.utils._foreach_utils")]
-    before = [dict(vars(place)) for place in places]
-    flags = torch.__future__.get_swap_module_params_on_conversion(), torch._C._only_lift_cpu_tensors()
-    with pytest.raises(RuntimeError, match="two devices"), pretended_gpu():
-        torch.ones(2, device="cuda").add(torch.ones(2))
-    assert [dict(vars(place)) for place in places] == before
-    assert (torch.__future__.get_swap_module_params_on_conversion(), torch._C._only_lift_cpu_tensors()) == flags
-    made = torch.ones(2) + 1
-    assert type(made) is torch.Tensor
-    assert type(nn.Linear(1, 1).double().weight.data) is torch.Tensor
-    assert not torch.cuda.is_available()
+    assert gpu.casts.total() > 0

@@ -9,8 +9,7 @@
 An operation on tensors of both devices raises the error of CUDA. `waits` are the points at which the host stops until the device
 is done: reading a value, sizes that depend on values (`nonzero`, boolean indexing), `torch.cuda.synchronize`, and copies between
 the devices, except `non_blocking` ones from or to pinned memory. `casts` are the operations that only change a dtype. Both are
-counted by source line. Numbers, and the random ones too, are those of the CPU, bit for bit; what is copied to the CPU has no
-gradient. Another thread can compute with the tensors, but not make new ones.
+counted by source line. All numbers are those of the CPU, bit for bit. Another thread can compute with the tensors, not make them.
 """
 
 import contextlib
@@ -49,19 +48,12 @@ class Counts:
     def num_waits(self) -> int:
         return self.waits.total()
 
-    @property
-    def num_casts(self) -> int:
-        return self.casts.total()
-
     def reset(self) -> None:
-        """Count from 0 again."""
-        for counter in (self.waits, self.casts):
-            counter.clear()
+        self.waits.clear()
+        self.casts.clear()
 
     def report(self) -> str:
-        """The totals and each wait, for people."""
-        lines = [f"{self.num_casts} casts, {self.num_waits} waits"]
-        return "\n".join(lines + [f"{count:6d} {what}" for what, count in self.waits.most_common()])
+        return "\n".join(f"{count:6d} {what}" for what, count in self.waits.most_common())
 
 
 _counts = Counts()  # of the context that is open
@@ -149,9 +141,6 @@ class GpuTensor(torch.Tensor):
     def numpy(self, **_: Any) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        return self.numpy()
-
     def new_tensor(self, data: Any, dtype: torch.dtype | None = None, device: Any = CUDA, **options: Any) -> Tensor:
         return torch.tensor(data, dtype=dtype or self.dtype, device=device, **options)
 
@@ -160,9 +149,6 @@ class GpuTensor(torch.Tensor):
         if isinstance(self, torch.nn.Parameter):
             made._is_param = True
         return made
-
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"{self.inner!r} on the pretended GPU"
 
 
 class _Mode(TorchDispatchMode):
@@ -195,11 +181,10 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return tree_map(lambda x: back[id(x)] if id(x) in back else GpuTensor(x) if isinstance(x, Tensor) else x, out)
 
 
-def _widened(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Tensor:
+def _widened(*args: Any, **kwargs: Any) -> Tensor:
     """`mm` or `addmm` with a dtype of the result, which only CUDA has."""
     *tensors, dtype = args
-    product = {2: torch.mm, 3: torch.addmm}[len(tensors)](*(x.to(dtype) for x in tensors), **kwargs)
-    return product if out is None else out.copy_(product)
+    return {2: torch.mm, 3: torch.addmm}[len(tensors)](*(x.to(dtype) for x in tensors), **kwargs)
 
 
 def _check_devices(name: str, args: Any, tensors: list[Tensor]) -> None:
@@ -322,31 +307,21 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
     yield torch._C, "_group_tensors_by_device_and_dtype", _grouped(torch._C._group_tensors_by_device_and_dtype)
     for module in map(import_module, ("torch.optim.optimizer", "torch.utils._foreach_utils")):
         yield module, "_foreach_supported_types", [*module._foreach_supported_types, GpuTensor]
-    said = {
-        "is_available": True,
-        "is_initialized": True,
-        "device_count": 1,
-        "current_device": 0,
-        "set_device": None,
-        "init": None,
-        "_lazy_init": None,
-        "empty_cache": None,
-        "mem_get_info": (70 << 30, 80 << 30),
-        "memory_allocated": 0,
-        "max_memory_allocated": 0,
-        "reset_peak_memory_stats": None,
-        "is_bf16_supported": True,
-        "get_device_name": "pretended",
-        "set_rng_state": None,
-        "manual_seed_all": None,
-    }
-    for name, answer in said.items():
+    said = dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True)
+    said |= {"device_count": 1, "current_device": 0, "get_device_name": "pretended"}
+    said |= {"mem_get_info": (70 << 30, 80 << 30), "memory_allocated": 0, "max_memory_allocated": 0}
+    silent = (
+        "set_device",
+        "init",
+        "_lazy_init",
+        "empty_cache",
+        "reset_peak_memory_stats",
+        "set_rng_state",
+        "manual_seed_all",
+    )
+    for name, answer in (said | dict.fromkeys(silent)).items():
         yield torch.cuda, name, lambda *_, answer=answer, **__: answer
-    yield (
-        torch.accelerator,
-        "current_accelerator",
-        lambda *_, **__: None,
-    )  # as a build for CPUs; one for CUDA asks a driver
+    yield torch.accelerator, "current_accelerator", lambda *_, **__: None  # a build for CUDA asks a driver
     yield torch.cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8)
     yield torch.cuda, "synchronize", lambda *_: _count(_counts.waits, "torch.cuda.synchronize")
     yield torch.cuda, "Event", _Event

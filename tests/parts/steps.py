@@ -42,7 +42,7 @@ def sgd_learner(rollout: Rollout | None, rows: list[list[int]], ranks: World, **
     """A trainer that descends with plain SGD on its rank's rows of a stored rollout; ZeRO or FSDP2 may divide its weights."""
     original = placement.new_optimizer
     placement.new_optimizer = lambda module, config, lr: torch.optim.SGD(module.parameters(), lr=LR)
-    original_head, policy_module.new_value_head = policy_module.new_value_head, _value_head
+    original_head, policy_module.new_value_head = policy_module.new_value_head, new_value_head
     try:
         trainer = make_trainer(
             ref_seed=3, ref_model="another", world=ranks, num_mini_batch=1, ppo_epoch=1, lr=LR, critic_lr=LR, **keys
@@ -54,7 +54,7 @@ def sgd_learner(rollout: Rollout | None, rows: list[list[int]], ranks: World, **
     return trainer
 
 
-def _value_head(lm):
+def new_value_head(lm):
     """Not at zero, where nothing below it has a gradient of the values."""
     head = policy_module.ValueHead(lm.get_output_embeddings().in_features, 1)
     head.weight.data = torch.arange(head.weight.numel()).sin().view_as(head.weight) / 10

@@ -50,8 +50,6 @@ def deterministic(monkeypatch):
     torch.use_deterministic_algorithms(before)
 
 
-kinds = pytest.mark.parametrize("kind", ["gpt2", "llama_grouped", "bloom"])  # packed, packed, padded
-SAMPLINGS = {"plain": {}, "top-k": {"top_k": 7}, "top-p": {"top_p": 0.8}, "both": {"top_k": 20, "top_p": 0.9}}
 TEMPERATURE = 0.8
 
 
@@ -67,13 +65,20 @@ def largest(x, y, mask):
     return (x.cpu() - y.cpu())[mask.cpu()].abs().max().item()
 
 
-# -- log-probabilities, values, entropies
-
-
 @torch.no_grad()
-@kinds
-@pytest.mark.parametrize("filters", SAMPLINGS.values(), ids=list(SAMPLINGS))
+@pytest.mark.parametrize(
+    ("kind", "filters"),
+    [
+        ("gpt2", {}),
+        ("gpt2", {"top_p": 0.8}),
+        ("llama_grouped", {"top_k": 7}),
+        ("llama_grouped", {"top_k": 20, "top_p": 0.6}),
+        ("bloom", {}),  # padded, the others are packed
+        ("bloom", {"top_k": 7}),
+    ],
+)
 def test_what_is_drawn_has_the_numbers_of_teacher_forcing_and_of_the_plain_path(device, kind, filters):
+    """And the kept tokens of a filter are those of sorting and adding up."""
     policy = new_policy(kind)
     oracle = plain.as_made(policy)
     found, case = drawn(policy, device, **filters)
@@ -83,21 +88,12 @@ def test_what_is_drawn_has_the_numbers_of_teacher_forcing_and_of_the_plain_path(
         bound = 2e-4 if kind == "bloom" else 1e-9  # float32, see policies.py
         assert largest(getattr(forced, name), getattr(expected, name), found.tokens.response_mask) < bound, name
         assert largest(getattr(found, name), getattr(expected, name), found.tokens.response_mask) < bound, name
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("filters", [{"top_k": 7}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.6}])
-def test_the_kept_tokens_are_those_of_sorting_and_adding_up(device, filters):
-    policy = new_policy("gpt2")
-    oracle = plain.as_made(policy)
-    found, case = drawn(policy, device, **filters)
+    if not filters or kind == "bloom":
+        return
     logits, _ = plain.all_logits(oracle, replace(case, support=None).to("cpu"))
-    sizes = set()
     for row, t in found.tokens.response_mask.cpu().nonzero().tolist():
         kept = sorted(i for i in found.tokens.support[row, t].tolist() if i >= 0)
         assert kept == nucleus(logits[row, t] / TEMPERATURE, **filters)
-        sizes.add(len(kept))
-    assert len(sizes) > 1 or "top_p" not in filters
 
 
 def nucleus(logits, top_k=0, top_p=1.0):
@@ -114,9 +110,9 @@ def nucleus(logits, top_k=0, top_p=1.0):
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["gpt2", "llama_grouped"])
 def test_packed_equals_padded_in_float32_and_no_rougher_in_bfloat16(device, kind):
-    """In bfloat16 both are as far from float64 as each other: at most twice, over some 200 tokens."""
+    """In bfloat16 both are as far from float64 as each other: at most twice, over some 100 tokens."""
     errors = {"packed": [], "padded": []}
-    for seed in range(12):
+    for seed in range(6):
         exact = plain.as_made(Policy(new_lm(kind)).eval())
         models = {name: new_lm(kind, 0, name == "packed", torch.float32).to(device) for name in errors}
         assert [packs(lm) for lm in models.values()] == [True, False]
@@ -130,9 +126,6 @@ def test_packed_equals_padded_in_float32_and_no_rougher_in_bfloat16(device, kind
             errors[name].append((rough.cpu() - expected)[case.response_mask].abs())
     packed, padded = (torch.cat(parts).mean().item() for parts in errors.values())
     assert 0 < packed < 2 * padded < 1
-
-
-# -- one update
 
 
 @pytest.fixture(scope="module")
@@ -202,9 +195,6 @@ def test_an_update_in_float64_is_that_of_the_plain_order_on_the_cpu(device, fold
             assert all(not there[key].any() for key in here.keys() - moved)
             assert distance({key: there[key] for key in moved}, {key: here[key] for key in moved}) < 1e-9
         assert numbers_of(found["metrics"]) == pytest.approx(numbers_of(expected["metrics"]), rel=1e-9, abs=1e-9)
-
-
-# -- resume
 
 
 @pytest.mark.usefixtures("deterministic")

@@ -12,12 +12,10 @@ from rlhf_dialog.models.policy import Policy, packs, teacher_forced
 from tests.parts import plain
 from tests.parts.plain import new_case
 from tests.parts.policies import Ends, answered, as_case, fast_gradients, gradients, old_numbers, settings, with_opinion
-from tests.parts.processes import ROOT
 
 pytestmark = pytest.mark.slow
 
-STORIES = ROOT.parent / "shared/models/stories260K"
-SIZES = {"gpt2": 7_000_000, "llama": 3_000_000, "stories": 250_000}
+SIZES = {"gpt2": 7_000_000, "llama": 3_000_000}
 
 
 @functools.cache
@@ -37,10 +35,7 @@ def folder_of(name, root):
 def lm(request, tmp_path_factory):
     """A model as a run loads it: packed, with the fused activation, and by oneDNN where that is faster."""
     name = request.param
-    if name == "stories" and not STORIES.is_dir():
-        pytest.skip(f"{STORIES} is not here")
-    path = STORIES if name == "stories" else folder_of(name, tmp_path_factory.mktemp(name))
-    model = load_causal_lm(str(path), "model_path")
+    model = load_causal_lm(str(folder_of(name, tmp_path_factory.mktemp(name))), "model_path")
     assert packs(model)
     assert sum(p.numel() for p in model.parameters()) > SIZES[name]
     return model
@@ -97,11 +92,10 @@ def test_float32_loss_and_gradients(lm):
 
 
 # Under bfloat16 (`use_amp`), from float32, as measured on an AMD EPYC with torch 2.13, over some 300 tokens: mean and largest
-# |difference| of log-probabilities, and the norm of the difference of all gradients over that of the gradients.
-#          | plain path in bfloat16 | packed, teacher-forced | sampled         | sampled from forced | gradients: plain, packed
-# gpt2     | 0.0048  0.019          | 0.0052  0.022          | 0.0050  0.019   | 0.0044  0.016       | 0.010  0.010
-# llama    | 0.0105  0.041          | 0.0107  0.052          | 0.0104  0.041   | 0.0077  0.032       | 0.020  0.019
-# stories  | 0.0175  0.207          | 0.0196  0.155          | 0.0177  0.167   | 0.0180  0.123       | 0.076  0.081
+# |difference| of log-probabilities.
+#          | plain path in bfloat16 | packed, teacher-forced | sampled         | sampled from forced
+# gpt2     | 0.0048  0.019          | 0.0052  0.022          | 0.0050  0.019   | 0.0044  0.016
+# llama    | 0.0105  0.041          | 0.0107  0.052          | 0.0104  0.041   | 0.0077  0.032
 
 
 @torch.no_grad()
@@ -125,37 +119,3 @@ def test_bfloat16_differs_no_more_than_the_plain_path_does(lm):
     for name, size in sizes.items():
         assert 0 < size.mean() < 1.3 * mean, name
         assert size.max() < 15 * mean, name
-
-
-def test_bfloat16_gradients_differ_no_more_than_those_of_the_plain_path(lm):
-    """Over several batches: in a single one either path may be 1.7 times as far off as the other."""
-    slow, ours = zip(*(gradient_errors(lm, seed) for seed in range(4)), strict=True)
-    assert min(ours) > 0
-    assert root_mean_square(ours) < 1.5 * root_mean_square(slow)
-
-
-def gradient_errors(lm, seed):
-    """How far the gradients in bfloat16 of the plain path, and of the packed one, are from those in float32, as shares."""
-    torch.manual_seed(seed)
-    exact, rough = with_opinion(Policy(lm, True)), Policy(lm, True, use_amp=True)
-    rough.value_head = exact.value_head
-    case, found = long_case(lm, seed)
-    case, config = as_case(case, found), settings(per_device_microbatch_size=4)
-    old = old_numbers(exact, case, 1.0)
-    oracle = plain.as_made(exact)
-    oracle.zero_grad()
-    with torch.autocast("cpu", torch.bfloat16):
-        plain.loss_of(oracle, None, case, old, config).backward()
-    slow = joined(gradients(oracle, None))
-    wanted, ours = (joined(fast_gradients(policy, None, case, old, config)[1]) for policy in (exact, rough))
-    exact.zero_grad()
-    return tuple(((rounded - wanted).norm() / wanted.norm()).item() for rounded in (slow, ours))
-
-
-def root_mean_square(numbers):
-    return (sum(number**2 for number in numbers) / len(numbers)) ** 0.5
-
-
-def joined(named):
-    """All gradients in one vector."""
-    return torch.cat([gradient.flatten() for gradient in named.values()])

@@ -100,13 +100,6 @@ def test_people_err_in_a_share_of_their_judgements_and_the_troll_always(tmp_path
     assert all(liked != said for liked, said in judged(store, TROLL))
 
 
-@pytest.mark.slow
-def test_without_errors_everybody_but_the_troll_is_right(tmp_path, host):
-    store = talked(tmp_path, host, dialogues_per_night=40, noise=0, troll_labels="random")
-    assert all(liked == said for liked, said in judged(store, "people"))
-    assert {liked == said for liked, said in judged(store, TROLL)} == {True, False}
-
-
 class Answers(Host):
     """Answers with the texts that are given, in turn."""
 
