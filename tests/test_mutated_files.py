@@ -87,6 +87,10 @@ def talk(folder: Path) -> None:
     ChatAgent.load(folder).chat("Hello there .", ["Hi .", "Good ."])
 
 
+def classifier(folder: Path) -> None:
+    save_classifier(folder, rlhf_dialog_input="pair")
+
+
 def classify(folder: Path) -> None:
     Intent(str(folder)).predict([Dialogue(["a b c"], "d e"), Dialogue(["a " * 30], "d " * 40)])
 
@@ -190,10 +194,10 @@ def action_list(folder: Path) -> None:
     (folder / "actions.json").write_text(json.dumps(listed))
 
 
+SAVED = ("run/checkpoints/iter_*2/*",)
 KINDS = {
     **{name: Kind(policy_agent(name), evaluate, ("agent/*",)) for name in ("ppo", "gp_sarsa", "feudal")},
     "language model": Kind(language_model, talk, ("*.json", "*.safetensors")),
-    "classifier": Kind(partial(save_classifier, rlhf_dialog_input="pair"), classify, ("*.json", "*.safetensors")),
     "training": Kind(training, resumed, ("iter_*/trainer.json", "iter_*/*.safetensors", "latest")),
     **{
         f"{name} training": Kind(
@@ -202,6 +206,7 @@ KINDS = {
         for name in ("ppo", "dqn", "gp_sarsa")
     },
     "config": Kind(yaml_files, configs, ("*.yaml",)),
+    "classifier": Kind(classifier, classify, ("*.json", "*.safetensors")),
     "store": Kind(store, events, ("feedback.sqlite",)),
     "bot": Kind(bot, lambda folder: Bot(folder / "bot").lineage(), ("bot/lineage.json",)),
     "jsonl": Kind(

@@ -135,8 +135,7 @@ def folder(tmp_path_factory):
 
 ONE_STEP = {"num_mini_batch": 1, "ppo_epoch": 1, "lr": LR, "critic_lr": LR, "per_device_microbatch_size": 4}
 UPDATES = {
-    "separate critic": {"use_share_model": False},
-    "filtered": {"top_k": 20},
+    "separate critic, filtered": {"use_share_model": False, "top_k": 20},
     "grpo, KL in the loss": {"advantage_estimator": "grpo", "num_responses_per_prompt": 3, "kl_in": "loss"},
     "lora, separate critic": {"use_lora": True, "lora_r": 4, "use_share_model": False},
 }

@@ -16,6 +16,7 @@ import yaml
 from safetensors.torch import load_file
 
 from tests.parts import disks
+from tests.parts.folders import contents
 from tests.parts.forked_cli import ForkedCLI
 from tests.parts.processes import HANGING, ROOT, run_python
 
@@ -37,7 +38,7 @@ def write_config(folder, world, **keys):
         "env": {"args": {"data_path": str(world / "data")}},
         "reward_class": {"id": "CompositeReward", "args": {"parts": [{"id": "LengthMatch", "weight": 0.5}]}},
         **{"rollout_batch_size": 8, "num_mini_batch": 2, "ppo_epoch": 1, "max_new_tokens": 6, "max_prompt_length": 60},
-        **{"max_iterations": 9, "save_interval": 2, "eval_interval": 5, "eval_episodes": 3, "keep_checkpoints": 1},
+        **{"max_iterations": 6, "save_interval": 2, "eval_interval": 3, "eval_episodes": 3, "keep_checkpoints": 1},
         **{"lr": 1e-3, "critic_lr": 1e-3, "sample_interval": 0, "device": "cpu", "use_linear_lr_decay": True},
         **keys,
     }
@@ -148,10 +149,6 @@ def said_once(folder, *words):
     assert all(word in message for word in words), message
 
 
-def bytes_of(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("limit", "name"), [(1_500, "config.yaml"), (30_000, "checkpoints")])
 def test_a_file_that_may_not_grow_ends_the_run_with_one_message(cli, world, tmp_path, expected, limit, name):
@@ -171,12 +168,12 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(cli, world, tmp_path):
         folder = write_config(tmp_path, world, max_iterations=4, **keys)
         assert cli.run(folder, *PPO, "--max_iterations", "1") == 0, (folder / "said").read_text()
         checkpoints = small_disk / "ppo/checkpoints"
-        before = bytes_of(checkpoints)
+        before = contents(checkpoints)
         free = os.statvfs(small_disk)
         (small_disk / "ballast").write_bytes(b"x" * (free.f_bavail * free.f_bsize - 200_000))
         assert cli.run(folder, *PPO, "--resume") == 2, (folder / "said").read_text()
         said_once(folder, "iter_000002", "cannot be written", "No space left on device")
-        assert bytes_of(checkpoints) == before
+        assert contents(checkpoints) == before
         (small_disk / "ballast").unlink()
         assert cli.run(folder, *PPO, "--resume") == 0, (folder / "said").read_text()
         lines = (small_disk / "ppo/metrics.jsonl").read_text().splitlines()

@@ -226,7 +226,7 @@ def test_the_validation_split_is_measured_at_its_intervals_and_once_at_the_end(r
 
 @pytest.mark.slow
 def test_evaluation_does_not_disturb_the_training(run, tmp_path):
-    moody = ["--reward_class", "{id: Moody}", "--max_iterations", "3"]
+    moody = ["--reward_class", "{id: Moody}"]
     assert run(*moody, "--experiment_name", "without") == 0
     assert run(*moody, "--experiment_name", "with", "--eval_interval", "1", "--eval_episodes", "5") == 0
     assert run(*moody, "--experiment_name", "another", "--seed", "2") == 0
@@ -263,7 +263,7 @@ def test_a_full_gpu_ends_with_code_3_and_the_size_that_fits_is_kept(run, tmp_pat
             raise torch.OutOfMemoryError(MESSAGE)
         return losses(self, microbatch, *args)
 
-    keys = ["--save_interval", "1", "--per_device_microbatch_size", "2"]
+    keys = ["--save_interval", "1", "--ppo_epoch", "1", "--per_device_microbatch_size", "2"]
     monkeypatch.setattr(PPOUpdate, "losses", full)
     assert run(*keys) == 3
     error = capsys.readouterr().err
@@ -276,7 +276,7 @@ def test_a_full_gpu_ends_with_code_3_and_the_size_that_fits_is_kept(run, tmp_pat
     assert run(*keys, "--resume") == 0
     assert "rows at a time for which a GPU has memory: {'update': 1}" in capsys.readouterr().err
     resumed = len(watch)
-    assert run("--per_device_microbatch_size", "1", "--experiment_name", "whole") == 0
+    assert run("--ppo_epoch", "1", "--per_device_microbatch_size", "1", "--experiment_name", "whole") == 0
     names = ("time_steps", "objective/kl", "ppo/policy_loss", "ppo/value_loss", "ppo/grad_norm")
     numbers = [[row[name] for row in rows(folder) for name in names] for folder in (whole.with_name("ppo"), whole)]
     assert numbers[0] == pytest.approx(numbers[1], abs=1e-5)
