@@ -174,7 +174,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     widens = name in ("mm", "addmm") and func._overloadname.startswith("dtype")
     out = (_widened if widens else func)(*inner_args, **inner_kwargs)
     if pinned:
-        _pin(out)
+        _pinned[out.untyped_storage().data_ptr()] = out
     if not made_here and not (ours and (name != "copy_" or isinstance(args[0], GpuTensor))):
         return out
     back = {id(x.inner): x for x in ours}  # an operation in place returns the tensor that it was given
@@ -205,38 +205,28 @@ def _check_devices(name: str, args: Any, tensors: list[Tensor]) -> None:
 
 
 def _count_operation(name: str, overload: str, args: Any, kwargs: dict[str, Any]) -> None:
-    if name in ("copy_", "_to_copy") and (host := _host_side(name, args)) is not None:
-        if not (_is_non_blocking(name, args, kwargs) and host.untyped_storage().data_ptr() in _pinned):
-            _count(
-                _counts.waits, "copy to the device" if host is not args[0] or name == "_to_copy" else "copy to the host"
-            )
+    if name in ("copy_", "_to_copy"):
+        sides = args[: 2 if name == "copy_" else 1]
+        host = next((x for x in sides if not isinstance(x, GpuTensor)), None)
+        if host is not None:  # a copy between the devices
+            asked = kwargs.get("non_blocking") or (name == "copy_" and args[2:3] == (True,))
+            if not (asked and host.untyped_storage().data_ptr() in _pinned):
+                to_host = host is args[0] and name == "copy_"
+                _count(_counts.waits, "copy to the host" if to_host else "copy to the device")
+        elif name == "_to_copy" and kwargs.get("dtype") not in (None, args[0].dtype):
+            _count(_counts.casts, f"{args[0].dtype} to {kwargs['dtype']}")
         return
-    if name in READS | SIZES or (
-        name == "repeat_interleave" and overload == "Tensor" and kwargs.get("output_size") is None
-    ):
+    counts_itself = name == "repeat_interleave" and overload == "Tensor" and kwargs.get("output_size") is None
+    if name in READS | SIZES or counts_itself:
         _count(_counts.waits, name)
     if name in INDEXING:
+        # an assignment of one number at one boolean mask is a `masked_fill`, which needs no size
+        fills = len(args) > 2 and args[2].numel() == 1 and sum(index is not None for index in args[1]) == 1
         for index in args[1]:
             if isinstance(index, Tensor) and not isinstance(index, GpuTensor):
                 _count(_counts.waits, f"{name} at indices on the host")
-            elif isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) and not _fills(args):
+            elif isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) and not fills:
                 _count(_counts.waits, f"{name} at a boolean mask")
-    if name == "_to_copy" and kwargs.get("dtype") not in (None, args[0].dtype):
-        _count(_counts.casts, f"{args[0].dtype} to {kwargs['dtype']}")
-
-
-def _host_side(name: str, args: Any) -> Tensor | None:
-    """The CPU tensor of a copy between the devices, None for a copy within the device."""
-    return next((x for x in args[: 2 if name == "copy_" else 1] if not isinstance(x, GpuTensor)), None)
-
-
-def _is_non_blocking(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
-    return bool(kwargs.get("non_blocking") or (name == "copy_" and args[2:3] == (True,)))
-
-
-def _fills(args: Any) -> bool:
-    """Whether an assignment at one boolean mask is a `masked_fill`, which needs no size."""
-    return len(args) > 2 and args[2].numel() == 1 and sum(index is not None for index in args[1]) == 1
 
 
 def _count(counter: Counter[str], what: str) -> None:
@@ -251,7 +241,8 @@ def _site() -> str:
     return f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{frame.f_lineno}"
 
 
-def _pin(x: Tensor) -> Tensor:
+def _in_pinned_memory(x: Tensor, *_: Any) -> Tensor:
+    x = x.clone()
     _pinned[x.untyped_storage().data_ptr()] = x
     return x
 
@@ -294,7 +285,7 @@ class _Stream:
 
 def _patches() -> Iterator[tuple[Any, str, Any]]:
     """What torch has to say of the device: place, name, and what takes its place."""
-    yield torch.Tensor, "pin_memory", lambda self, *_: _pin(self.clone())
+    yield torch.Tensor, "pin_memory", _in_pinned_memory
     yield torch.Tensor, "is_pinned", lambda self, *_: self.untyped_storage().data_ptr() in _pinned
     to = _with_index(torch.Tensor.to)
     yield torch.Tensor, "to", lambda self, *args, **kwargs: to(self, *_as_device(*args), **kwargs)

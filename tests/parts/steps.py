@@ -3,12 +3,14 @@
 import torch
 from torch import Tensor
 
-from rlhf_dialog.distributed import placement
+from rlhf_dialog.distributed import placement, process_group
 from rlhf_dialog.distributed.world import World
+from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models import policy as policy_module
+from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.training.rollout import Rollout
 from rlhf_dialog.training.trainer import PPOTrainer
-from tests.parts.trainers import collect_stored, make_trainer, parameters
+from tests.parts.trainers import PROMPTS, Places, collect_stored, make_trainer, parameters, settings
 
 LR = 0.5
 
@@ -42,7 +44,7 @@ def sgd_learner(rollout: Rollout | None, rows: list[list[int]], ranks: World, **
     """A trainer that descends with plain SGD on its rank's rows of a stored rollout; ZeRO or FSDP2 may divide its weights."""
     original = placement.new_optimizer
     placement.new_optimizer = lambda module, config, lr: torch.optim.SGD(module.parameters(), lr=LR)
-    original_head, policy_module.new_value_head = policy_module.new_value_head, new_value_head
+    original_head, policy_module.new_value_head = policy_module.new_value_head, _value_head
     try:
         trainer = make_trainer(
             ref_seed=3, ref_model="another", world=ranks, num_mini_batch=1, ppo_epoch=1, lr=LR, critic_lr=LR, **keys
@@ -54,12 +56,29 @@ def sgd_learner(rollout: Rollout | None, rows: list[list[int]], ranks: World, **
     return trainer
 
 
-def new_value_head(lm):
+def _value_head(lm):
     """Not at zero, where nothing below it has a gradient of the values."""
     head = policy_module.ValueHead(lm.get_output_embeddings().in_features, 1)
     head.weight.data = torch.arange(head.weight.numel()).sin().view_as(head.weight) / 10
     head.bias.data.fill_(0.3)
     return head
+
+
+def lora_trainer(folder: str, world: World | None = None, double: bool = True, **keys) -> PPOTrainer:
+    """A trainer of adapters with opinions, on a saved model; by default in the world of the process."""
+    config = settings(model_path=folder, use_lora=True, **keys)
+    world = process_group.start(config) if world is None else world
+    models = load_models(config, world.device)
+    models.policy.lm.generation_config.eos_token_id = list(range(160, 240))
+    for model in filter(None, (models.policy, models.critic, models.ref_policy)):
+        model.to(torch.float64 if double else torch.float32)
+        for name, p in model.named_parameters():
+            if "lora_B" in name or "value_head" in name:  # at zero nothing below them has a gradient
+                p.data += (torch.arange(p.numel()).sin() / 10).view(p.shape).to(p)
+    torch.manual_seed(config.seed)
+    trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world)
+    trainer.starts_from_reference = False
+    return trainer
 
 
 def whole_step(trainer: PPOTrainer) -> dict:

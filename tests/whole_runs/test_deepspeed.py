@@ -1,4 +1,4 @@
-"""DeepSpeed's engine: ranks make the step of one plain process, weights are shared out, runs resume with equal losses."""
+"""DeepSpeed in whole runs: what is saved and refused, what is shared out; test_rank_kills.py has its resumes."""
 
 import json
 import sys
@@ -8,8 +8,9 @@ import pytest
 import torch
 import yaml
 
-from rlhf_dialog import BaseReward, RewardFactory
+from rlhf_dialog import RewardFactory
 from rlhf_dialog.commands import export
+from tests.parts.judges import Judge
 from tests.parts.processes import ROOT, environment, run_command
 from tests.parts.rank_runs import RUN, lines, numbers, weights
 from tests.parts.zero_files import ZERO3, write_json
@@ -78,28 +79,12 @@ def test_the_reference_of_a_partitioned_policy_is_partitioned(ppo, tmp_path):
     assert found[0][1] == pytest.approx(found[1][1], rel=1e-4, abs=1e-6)
 
 
-class Judge(BaseReward):
-    """A reward of a user's with a frozen model of its own; inside a composite, and by the keys of the run."""
-
-    name = "judge"
-
-    def __init__(self):
-        self.model = torch.nn.Linear(1, 3).requires_grad_(False)
-        self.model.weight.data = torch.tensor([[0.1], [0.2], [0.4]])
-        self.model.bias.data = torch.zeros(3)
-
-    def __call__(self, dialogues):
-        lengths = torch.tensor([[float(len(dialogue.response))] for dialogue in dialogues])
-        return self.model(lengths).sum(dim=1).tolist()
-
-    def frozen_models(self):
-        return {"judge": self.model}
-
-
-def test_a_frozen_model_of_a_users_reward_is_shared_out(ppo, monkeypatch):
+def test_a_frozen_model_of_a_users_reward_is_shared_out(ppo, world, monkeypatch):
+    """Inside a composite, and by the keys of the run."""
     monkeypatch.setattr(RewardFactory, "classes", RewardFactory.classes | {"Judge": Judge})
     settings = yaml.safe_load(Path("ppo.yaml").read_text())
-    settings["reward_class"] = {"id": "CompositeReward", "args": {"parts": [{"id": "Judge"}]}}
+    judge = {"id": "Judge", "args": {"folder": str(world / "model")}}
+    settings["reward_class"] = {"id": "CompositeReward", "args": {"parts": [judge]}}
     Path("frozen.json").write_text(json.dumps({"zero_optimization": ZERO3}))
     found = []
     for name, more in (("plain", []), ("shared", ["--intent_ds_config", "frozen.json"])):

@@ -9,19 +9,16 @@ import pytest
 import torch
 
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models.generation import Sampling
-from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.policy import Policy, packs, teacher_forced
 from rlhf_dialog.runs.training_state import load_training, save_training
-from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts import plain
 from tests.parts.plain import new_case
 from tests.parts.policies import answered, as_case, new_policy
 from tests.parts.saved_models import save
-from tests.parts.steps import LR, distance, one_step
+from tests.parts.steps import LR, distance, lora_trainer, one_step
 from tests.parts.tiny import gpt2
-from tests.parts.trainers import PROMPTS, Places, collect_next, collect_stored, make_trainer, numbers_of, settings
+from tests.parts.trainers import collect_next, collect_stored, make_trainer, numbers_of
 from tests.parts.zoo import new_lm
 
 pytestmark = pytest.mark.slow
@@ -137,23 +134,15 @@ ONE_STEP = {"num_mini_batch": 1, "ppo_epoch": 1, "lr": LR, "critic_lr": LR, "per
 UPDATES = {
     "separate critic, filtered": {"use_share_model": False, "top_k": 20},
     "grpo, KL in the loss": {"advantage_estimator": "grpo", "num_responses_per_prompt": 3, "kl_in": "loss"},
-    "lora, separate critic": {"use_lora": True, "lora_r": 4, "use_share_model": False},
+    "lora, separate critic": {"lora_r": 4, "use_share_model": False},
 }
 
 
 def new_trainer(folder, device, double=False, **keys):
     """A trainer on the device; with LoRA on a saved model, since adapters are added while it is loaded."""
-    world = World(device=device)
-    if not keys.get("use_lora"):
-        return make_trainer(ref_seed=3, ref_model="another", world=world, double=double, **keys)
-    config = settings(model_path=folder, **keys)
-    models = load_models(config, device)
-    for model in filter(None, (models.policy, models.critic, models.ref_policy)):
-        model.to(torch.float64 if double else torch.float32)
-    torch.manual_seed(config.seed)
-    trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world)
-    trainer.starts_from_reference = False
-    return trainer
+    if keys.get("lora_r"):
+        return lora_trainer(folder, World(device=device), double, **keys)
+    return make_trainer(ref_seed=3, ref_model="another", world=World(device=device), double=double, **keys)
 
 
 def learner(folder, device, rollout, **keys):
@@ -161,7 +150,7 @@ def learner(folder, device, rollout, **keys):
     trainer = new_trainer(folder, device, double=True, **keys)
     for engine in trainer.engines.values():
         for name, p in engine.module.named_parameters():
-            if "lora_B" in name or "value_head" in name:  # at zero nothing below them has a gradient
+            if "value_head" in name:  # at zero nothing below it has a gradient
                 p.data += (torch.arange(p.numel()).sin() / 10).view(p.shape).to(p)
         found = [p for p in engine.module.parameters() if p.requires_grad]
         engine.optimizer = torch.optim.SGD(found, lr=LR)
@@ -197,7 +186,7 @@ def test_an_update_in_float64_is_that_of_the_plain_order_on_the_cpu(device, fold
 
 
 @pytest.mark.usefixtures("deterministic")
-@pytest.mark.parametrize("keys", [{"use_share_model": False, "top_k": 30}, {"use_lora": True, "lora_r": 4}])
+@pytest.mark.parametrize("keys", [{"use_share_model": False, "top_k": 30}, {"lora_r": 4}])
 def test_a_resumed_trainer_is_bit_for_bit_the_undisturbed_one(device, folder, tmp_path, keys):
     whole = new_trainer(folder, device, **keys)
     expected = [numbers_of(whole.step()) for _ in range(3)]
