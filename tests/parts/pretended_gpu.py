@@ -141,9 +141,6 @@ class GpuTensor(torch.Tensor):
     def numpy(self, **_: Any) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
 
-    def new_tensor(self, data: Any, dtype: torch.dtype | None = None, device: Any = CUDA, **options: Any) -> Tensor:
-        return torch.tensor(data, dtype=dtype or self.dtype, device=device, **options)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> "GpuTensor":
         made = memo[id(self)] = GpuTensor(self.inner.clone()).requires_grad_(self.requires_grad)
         if isinstance(self, torch.nn.Parameter):

@@ -289,14 +289,16 @@ def test_the_best_before_a_resume_is_beaten_only_by_a_better_one(run, tmp_path):
     best = tmp_path / "run_results/ppo/checkpoints/best"
     folder = tmp_path / "run_results/ppo"
     assert run(*words, *planned(0.6, 0.2), "--max_iterations", "2") == 0
-    best_agent = weights(folder / "best_agent")
-    best.write_text("iter_000002", encoding="utf-8")  # as a kill between the checkpoint and its agent leaves it
-    shutil.rmtree(folder / "best_agent")
     assert run(*words, *planned(0.5), "--max_iterations", "3", "--resume") == 0
     assert best.read_text(encoding="utf-8") == "iter_000001"
-    assert same(weights(folder / "best_agent"), best_agent)
     assert run(*words, *planned(0.7), "--max_iterations", "4", "--resume") == 0
     assert best.read_text(encoding="utf-8") == "iter_000004"
+    best_agent = weights(folder / "best_agent")
+    best.write_text("iter_000001", encoding="utf-8")  # as a kill between the checkpoint and its agent leaves it
+    shutil.rmtree(folder / "best_agent")
+    assert run(*words, *planned(), "--max_iterations", "4", "--resume") == 0
+    assert best.read_text(encoding="utf-8") == "iter_000004"
+    assert same(weights(folder / "best_agent"), best_agent)
     other = ["--eval_metric", "mean_words"]  # the best score is no measure for it
     assert run(*words, *planned(0.1), *other, "--max_iterations", "5", "--resume") == 0
     assert best.read_text(encoding="utf-8") == "iter_000005"
