@@ -1,7 +1,7 @@
 """`python -m experiments.dailydialog` in the process of the test: jobs with processes of their own import torch thirty times."""
 
 import contextlib
-import importlib
+import runpy
 import sys
 import time
 from pathlib import Path
@@ -60,7 +60,9 @@ def call(words):
         if words[:2] == ["-m", "rlhf_dialog"]:
             return dispatcher.main(words[2:])
         if words[0] == "-m":
-            return importlib.import_module(words[1]).main(Path(words[2])) or 0
+            sys.argv = words[1:]
+            runpy.run_module(words[1], run_name="__main__")
+            return 0
         return load_script(words[0]).main(words[1:])
     finally:
         sys.argv = kept
