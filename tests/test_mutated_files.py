@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from rlhf_dialog.config.loading import load_config
-from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
@@ -23,7 +22,6 @@ from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.formats import native
 from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.runs.publish import package
 from rlhf_dialog.runs.training_state import load_training
 from rlhf_dialog.runs.verification import add_seal
@@ -38,7 +36,6 @@ from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import open_world
 from rlhf_dialog.task_oriented.world.action_list_world import read_actions
 from tests.parts import agents, evaluations
-from tests.parts.classifiers import save_classifier
 from tests.parts.damage import wreck
 from tests.parts.data_files import jsonl_bytes, original_files, rows_of
 from tests.parts.policy_runs import domain_file, policy_config, policy_run
@@ -85,14 +82,6 @@ def language_model(folder: Path) -> None:
 
 def talk(folder: Path) -> None:
     ChatAgent.load(folder).chat("Hello there .", ["Hi .", "Good ."])
-
-
-def classifier(folder: Path) -> None:
-    save_classifier(folder, rlhf_dialog_input="pair")
-
-
-def classify(folder: Path) -> None:
-    Intent(str(folder)).predict([Dialogue(["a b c"], "d e"), Dialogue(["a " * 30], "d " * 40)])
 
 
 def training(folder: Path) -> None:
@@ -206,7 +195,6 @@ KINDS = {
         for name in ("ppo", "dqn", "gp_sarsa")
     },
     "config": Kind(yaml_files, configs, ("*.yaml",)),
-    "classifier": Kind(classifier, classify, ("*.json", "*.safetensors")),
     "store": Kind(store, events, ("feedback.sqlite",)),
     "bot": Kind(bot, lambda folder: Bot(folder / "bot").lineage(), ("bot/lineage.json",)),
     "jsonl": Kind(
