@@ -25,21 +25,10 @@ def measured(tmp_path_factory) -> tuple[dict, Path, str]:
     return json.loads(path.read_text(encoding="utf-8")), path, printed
 
 
-# the workload
-
-
-# the command
-
-
 @pytest.mark.slow
 def test_a_run_says_everything(measured):
     found, _, printed = measured
-    assert (found["workload"], found["size"], found["critic"], found["dtype"]) == (
-        "W-synthetic",
-        "test",
-        "shared",
-        "fp32",
-    )
+    assert [found[key] for key in ("workload", "size", "critic", "dtype")] == ["W-synthetic", "test", "shared", "fp32"]
     assert [row["tokens"] for row in found["iterations"]] == [8 * 5]  # no response ends early
     assert found["tokens_per_s"] == pytest.approx(40 / found["seconds_per_iteration"])
     phases = found["phases"]
@@ -56,9 +45,6 @@ def test_a_run_says_everything(measured):
     assert "whole iteration" in printed
 
 
-# its arithmetic
-
-
 def test_speed_is_all_tokens_over_all_seconds_after_the_first_iteration():
     laps = [benchmark.Lap(ended, tokens, [], [], 0.0) for ended, tokens in ((5.0, 7), (7.0, 100), (11.0, 80))]
     later = {"time/update": 0.5, "time/generation": 0.8, "objective/kl": 9.0}
@@ -70,9 +56,6 @@ def test_speed_is_all_tokens_over_all_seconds_after_the_first_iteration():
     assert (found["phases"]["generation"], found["phases"]["reference"]) == (0.8, None)
     shown = ["rollout", "  generation", "reward", "update", "rest"]
     assert [name for name, _ in benchmark.in_order(found["phases"])] == shown
-
-
-# a peer
 
 
 @pytest.mark.parametrize("share", [True, False])

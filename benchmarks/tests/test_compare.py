@@ -1,15 +1,11 @@
 """The arithmetic of comparisons, and peers that run in turn with the benchmark."""
 
 import json
-import subprocess
-import time
-from pathlib import Path
 
 import pytest
 
 from benchmarks import benchmark, compare
 from benchmarks.tests.inputs import RATES, error_of, result
-from tests.parts.processes import HANGING
 
 pytestmark = pytest.mark.usefixtures("registered")
 
@@ -65,27 +61,3 @@ def test_ours_and_the_peer_run_in_turn(tmp_path, monkeypatch, caplog):
 )
 def test_what_a_peer_says(output, speed):
     assert compare.speed_in(output) == speed
-
-
-def test_an_interrupt_ends_the_peer_and_what_it_started(monkeypatch, tmp_path):
-    def interrupted(process):
-        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
-        raise KeyboardInterrupt
-
-    def wait_until(reached):
-        deadline = time.monotonic() + HANGING
-        while not reached() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert reached()
-
-    def gone():
-        try:
-            return stat.read_text().split()[2] in "ZX"
-        except OSError:
-            return True
-
-    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        compare.output_of(f"sleep 60 & echo $! > {tmp_path / 'pid'}; wait")
-    stat = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
-    wait_until(gone)

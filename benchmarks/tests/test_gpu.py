@@ -1,17 +1,13 @@
 """scripts/benchmark_gpu.py: its plan, its limits, what a failing piece costs, and one run of every piece on the CPU."""
 
 import json
-import signal
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
 from benchmarks import benchmark, gpu, trl
 from benchmarks.gpu import Piece
-from tests.parts.processes import HANGING, ROOT, run_python, start_python
+from tests.parts.processes import ROOT, run_python
 
 pytestmark = pytest.mark.usefixtures("registered")
 NAMES = ["w64", "w256", "w1024", "profile", "trl", "tests"]
@@ -71,31 +67,6 @@ def test_a_piece_that_fails_hangs_or_cannot_run_does_not_stop_the_others(tmp_pat
     assert all(word in log for word in ("so far", "begun", "well", "3 passed"))
     assert "| cannot | skipped: no tests here | 0 |" in (tmp_path / "summary.md").read_text()
     assert "summary: " in capsys.readouterr().out
-
-
-def test_no_piece_begins_when_the_time_is_over(tmp_path):
-    (outcome,) = gpu.run_pieces([piece("late", "print(1)")], tmp_path, tmp_path, 1.0)
-    assert outcome.status == "skipped: no time left; use --minutes"
-
-
-def test_a_piece_at_its_limit_may_end_its_own_children(tmp_path, monkeypatch):
-    """The peer of a pair runs in a group of its own, so that killing our group would leave it on the GPU."""
-    monkeypatch.setattr(gpu, "ENDING", HANGING)
-    program = (
-        "import sys\n"
-        "from benchmarks.compare import output_of\n"
-        "from rlhf_dialog.commands.command_line import exit_on_sigterm\n"
-        "exit_on_sigterm()\n"
-        "peer = 'import os, sys, time; print(os.getpid(), file=open(sys.argv[1], \"w\"), flush=True); time.sleep(1000)'\n"
-        f"output_of([sys.executable, '-c', peer, {str(tmp_path / 'pid')!r}])"
-    )
-    process = start_python("-c", program, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    limit = time.monotonic() + HANGING
-    while time.monotonic() < limit and not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip()):
-        time.sleep(0.05)
-    assert "Traceback" not in gpu.ended(process)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
 @pytest.mark.slow

@@ -2,11 +2,9 @@
 
 import gzip
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.autograd import DeviceType
 
 from benchmarks import benchmark, profile, workload
 from tests.parts.trainers import make_trainer
@@ -24,17 +22,6 @@ def test_a_profile_is_a_table_and_a_trace(tmp_path):
     assert "aten::addmm" in (tmp_path / "profile.txt").read_text()
     events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
     assert "aten::addmm" in {event.get("name") for event in events}
-
-
-def test_the_longest_operations_come_first_and_a_kernel_counts_once():
-    def event(key, calls, microseconds, device=DeviceType.CPU):
-        return SimpleNamespace(key=key, count=calls, self_device_time_total=microseconds, device_type=device)
-
-    events = [event("mm", 2, 1000.0), event("add", 5, 3000.0), event("gemm_kernel", 2, 1000.0, DeviceType.CUDA)]
-    assert profile.top_operations([*events, event("view", 9, 0.0)], "self_device_time_total") == [
-        {"name": "add", "calls": 5, "ms": 3.0, "share": 0.75},
-        {"name": "mm", "calls": 2, "ms": 1.0, "share": 0.25},
-    ]
 
 
 def test_the_forecast_counts_policy_reference_and_classifier(tmp_path, small_tokenizer):

@@ -1,6 +1,6 @@
 """The summary of results, from numbers that are easy to follow."""
 
-from benchmarks.report import memory_cells, summary
+from benchmarks.report import summary
 
 MEASURED = {
     **{"workload": "W-synthetic", "size": "base", "critic": "shared", "dtype": "bf16", "device": "cuda"},
@@ -42,15 +42,3 @@ def test_everything_is_in_it():
         "| in all |  | 222 |",
     ):
         assert f"\n{line}\n" in text
-
-
-def test_pieces_without_results_are_named_with_their_reason():
-    text = summary({"w64": piece("", "stopped after 60 s"), "trl": piece(None, "skipped: pip | no index", 0.3)}, 61.0)
-    assert "| w64 | stopped after 60 s | 12 |" in text
-    assert "| trl | skipped: pip \\| no index | 0 |" in text
-    assert "responses" not in text
-
-
-def test_memory_of_a_cpu_is_that_above_the_imports():
-    assert memory_cells({"forecast_gib": 3.0, "cuda_gib": None, "above_imports_gib": 1.5}) == ("3.00", "1.50", "2.00")
-    assert memory_cells({"forecast_gib": None, "cuda_gib": 2.0, "above_imports_gib": 1.5}) == ("-", "2.00", "-")

@@ -31,14 +31,3 @@ def test_its_reward_is_our_classifier(tmp_path, small_tokenizer):
     assert found.shape == (3, encoded["input_ids"].shape[1], 1)
     assert judge.score(found)[:, -1, 0].tolist() == pytest.approx(expected, abs=1e-5)
     assert torch.equal(found[:, 0], found[:, -1])
-
-
-def test_the_first_iteration_is_not_counted():
-    laps = trl.Laps()
-    laps.times = [1.0, 11.0, 13.0, 16.0]
-    assert laps.seconds() == [2.0, 3.0]
-    laps = trl.Laps()
-    laps.on_train_begin(None, None, None)
-    laps.on_step_end(None, None, None)
-    laps.on_step_end(None, None, None, model=None)
-    assert len(laps.seconds()) == 1

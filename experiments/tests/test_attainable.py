@@ -73,15 +73,6 @@ def test_a_score_of_known_variances():
     assert gains["best of 8 by the prediction"]["mean"] < found["limit"]["gain"] < found["limit"]["knowing_the_reward"]
 
 
-def test_noise_is_not_explained_and_a_reward_without_reference_can_be_known():
-    _, scores = world_of_scores()
-    noise = np.random.default_rng(1).normal(size=(*scores.shape, 20))
-    found = attainable.summary(scores, cross_validate(noise, scores, np.arange(200)), {}, np.arange(200), reads=False)
-    assert found["explained_within"]["high"] < 0.02
-    assert "best of 4 by the reward" in found["gains"]
-    assert found["limit"]["gain"] == found["limit"]["knowing_the_reward"]
-
-
 def test_the_limit_by_hand():
     """The best of 8 is at log 8 - 7 / 8 nats, 1.2044; a quarter of the variance 4 has the deviation 1."""
     known = 2 * math.sqrt(2 * 1.204442)

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from experiments.divergence import kl_by_token, log_ratios
-from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.evaluation.replies import Replies, generate_replies
 from tests.parts.byte_agents import PROMPTS, agent_of
-from tests.parts.tiny import byte_tokenizer, gpt2
+from tests.parts.tiny import gpt2
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -30,25 +29,6 @@ def test_the_kl_before_each_token_of_the_agents_replies(packing):
         assert row[: len(wanted)].tolist() == pytest.approx(wanted, abs=1e-9)
         assert np.isnan(row[len(wanted) :]).all()
     assert any(dialogue.truncated for dialogue in answers.dialogues)
-
-
-def test_a_separator_of_six_tokens_is_not_among_those_of_a_truncated_reply():
-    agent, start = agent_of(gpt2(1)), agent_of(gpt2(0))
-    tokenizer = byte_tokenizer(separator_token=False)
-    for speaker in (agent, start):
-        speaker.encoder = PromptEncoder(tokenizer, "<EOU>", 99)
-    replies = [PROMPTS[0].with_reply("Yes.", truncated=cut) for cut in (True, False)]
-    kl = kl_by_token(agent, start, Replies(replies, [5, 11]))
-    for row, text in zip(kl, (" Yes.", " Yes. <EOU>"), strict=True):
-        ids, expected = tokenizer("Hello . <EOU>").input_ids, []
-        for token in tokenizer(text).input_ids:
-            with torch.no_grad():
-                logprobs, reference = (
-                    speaker.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1) for speaker in (agent, start)
-                )
-            expected.append(float((logprobs.exp() * (logprobs - reference)).sum()))
-            ids.append(token)
-        assert row[np.isfinite(row)].tolist() == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

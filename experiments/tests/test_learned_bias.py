@@ -66,16 +66,6 @@ def test_the_best_bias_is_found():
         assert shares.max() > 0.6, shares  # a quarter before
 
 
-def test_what_depends_on_the_prompt_is_not_learned():
-    """The two prompts want opposite letters, so that every bias has the same score."""
-    start = four_letters()
-    prefers = {prompt.prompt_turns[-1]: letter for prompt, letter in zip(PROMPTS, "abab", strict=True)}
-    found, _ = learned(start, lambda one: one.response[0] == prefers[one.prompt_turns[-1]], iterations=15)
-    a, b, *others = found.first[ids_of(start)].tolist()
-    assert max(others) < min(a, b)  # neither prompt wants the others
-    assert abs(a - b) < 0.5
-
-
 @pytest.mark.parametrize("packing", [True, False])
 def test_the_gradient_by_a_second_formula(packing):
     """d log p(token) / d bias = (one-hot - softmax) / temperature, summed token by token with the plain model."""
@@ -116,19 +106,6 @@ def test_the_baseline_of_a_response_is_the_mean_of_the_others():
     torch.testing.assert_close(leave_one_out(scores), torch.stack(expected))
 
 
-def test_eight_responses_to_each_prompt_are_scored_as_rollouts_until_there_are_enough():
-    _, reward = learned(
-        four_letters(), lambda _: 0.0, tokens=100
-    )  # 4 prompts, 8 responses, 3 tokens each: 96 an iteration
-    assert reward.told == [("rollout", 0), "metrics", ("rollout", 1), "metrics"]
-    for batch in reward.asked:
-        turns = [turn for turn, _ in batch]
-        assert [len(list(group)) for _, group in itertools.groupby(turns)] == [8] * 4
-    first, again = (learned(four_letters(), lambda one: one.response.count("a"), iterations=2)[0] for _ in range(2))
-    assert torch.equal(first.later, again.later)
-    assert not torch.equal(first.later, first.first)
-
-
 def rows_with(fits, score):
     """The rows of one quickstart, of 100 replies each, by the means of SFT, learned bias and PPO."""
     names = ("SFT, 1", "SFT, learned bias, 1", "after PPO, 1")
@@ -143,7 +120,6 @@ def rows_with(fits, score):
     [
         ((30, 34, 70), (1.0, 1.3, 1.5), True, "10%, 60% of that in score"),
         ((30, 50, 70), (1.0, 1.1, 1.5), False, "50%, 20% of that in score"),
-        ((30, 42, 70), (1.0, 1.0, 1.5), True, "30%, 0% of that in score"),
         ((30, 30, 30), (1.0, 1.0, 1.0), False, "no gain, none in score"),
     ],
 )

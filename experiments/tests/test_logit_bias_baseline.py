@@ -6,7 +6,6 @@ import torch
 from experiments import logit_bias_baseline
 from experiments.logit_bias_baseline import LogitBias
 from rlhf_dialog.evaluation.replies import generate_replies
-from rlhf_dialog.models.generation import Sampling
 from tests.parts.byte_agents import PROMPTS, agent_of
 from tests.parts.tiny import gpt2
 
@@ -42,18 +41,6 @@ def test_a_shift_of_the_agents_own_making_is_found_and_gives_the_agent_back():
         for speaker, sampling in ((agent, agent.sampling), (start, bias.apply_to(agent.sampling)))
     )
     assert [dialogue.response for dialogue in given.dialogues] == [dialogue.response for dialogue in wanted.dialogues]
-
-
-def test_the_first_token_has_a_bias_of_its_own():
-    speaker = agent_of(gpt2(0))
-    first, others = torch.zeros(259), torch.zeros(259)
-    for bias, letter in ((first, "A"), (others, "b")):
-        bias[speaker.encoder.tokenizer(letter)["input_ids"][-1]] = 100.0
-    found = generate_replies(speaker, PROMPTS, LogitBias(first, others).apply_to(Sampling(4)))
-    assert {dialogue.response for dialogue in found.dialogues} == {"Abbb"}
-    twice = generate_replies(speaker, PROMPTS, LogitBias(first, others, scale=0.0).apply_to(Sampling(4)), 2)
-    plain = generate_replies(speaker, PROMPTS, Sampling(4), 2)
-    assert [d.response for d in twice.dialogues] == [d.response for d in plain.dialogues]
 
 
 def test_the_scale_with_the_best_score_is_taken():

@@ -93,8 +93,9 @@ def test_a_prompt_that_ends_with_the_assistant_is_left_out_and_counted(tmp_path,
 
 def test_a_reply_is_read_behind_the_system_messages_before_it(tmp_path):
     row = messages("system: S", "system: T", "user: a", "assistant: b", "system: U", "user: c", "assistant: d")
-    path = written(tmp_path / "a.jsonl", row, messages("user: a", "assistant: b"))
-    assert [prompt.system for prompt in load_prompts(path, "train", 1)] == ["S\n\nT", "S\n\nT\n\nU", None]
+    rows = [row, messages("user: a", "assistant: b"), messages("user: a", "system: V", "assistant: b", "system: W")]
+    path = written(tmp_path / "a.jsonl", *rows)
+    assert [prompt.system for prompt in load_prompts(path, "train", 1)] == ["S\n\nT", "S\n\nT\n\nU", None, "V"]
 
 
 # the system message in a prompt

@@ -132,10 +132,13 @@ def start_of(folder, make, tie, in_file=None):
     return load_causal_lm(str(folder), "model_path"), read_tokenizer(str(folder), "model_path")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "tie", "in_file", "with_lora"),
-    [(gpt2, True, True, False), (gpt2, False, True, True), (llama, False, False, True), (llama, False, True, False)],
+    [
+        (gpt2, False, True, True),
+        pytest.param(gpt2, True, True, False, marks=pytest.mark.slow),
+        pytest.param(llama, False, True, False, marks=pytest.mark.slow),
+    ],
 )
 def test_other_programs_answer_greedily_as_the_agent_with_the_matrices_that_were_trained(
     tmp_path, make, tie, in_file, with_lora
@@ -170,8 +173,7 @@ def test_other_programs_answer_greedily_as_the_agent_with_the_matrices_that_were
         assert theirs == agent.reply([Dialogue([text])])[0].ids, text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("separator", ["chat_template", "<EOU>", "|"])
+@pytest.mark.parametrize("separator", ["chat_template", pytest.param("<EOU>", marks=pytest.mark.slow)])
 def test_all_readers_of_templates_read_an_agent_as_before_it_was_saved(tmp_path, separator):
     """With rlhf_dialog.json, and without it."""
     system = {"system_prompt": None} if separator != "chat_template" else {}

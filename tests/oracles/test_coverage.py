@@ -2,9 +2,6 @@
 
 What 95 % claims is asked of it: between 93 and 97 % of 1,000 data sets, with three binomial errors of play where the number of
 data sets decides. The few that are known to fall short, such as skewed numbers, say by how much in their tests.
-
-Seen to fail with: quantiles 5 % and 95 %; prompts drawn in place of dialogues; seeds not drawn; a gate whose lower bound is the
-20 % quantile, or that promotes down to twice its margin.
 """
 
 import math

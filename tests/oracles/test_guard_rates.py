@@ -2,7 +2,6 @@
 
 A prompt's number in a validation has a deviation of 1, and 8 prompts of a dialogue share half of the variance. The score rises in
 every validation. False alarms are those of runs whose judge stays, power is the share of runs whose judge falls that are stopped.
-Seen to fail with: two standard errors as the limit (36 %); prompts as units (10 % and 24 %).
 """
 
 import math

@@ -4,10 +4,6 @@ The rule (docs/ARCHITECTURE.md): a hole behaves as if its tokens were deleted, a
 True position before it, gamma counts True positions only, or whole turns with `credit: turn`. So each oracle deletes the holes
 first, gives their rewards to the token before, and computes what the papers say of short lists (GAE, arXiv 1506.02438; GRPO,
 2402.03300; RLOO, 2402.14740; REINFORCE++, 2501.03262). The penalties to go of a group are compared token by token.
-
-Seen to fail with: the reward of a hole dropped, or forgotten within the hole; gamma counted in holes; a turn that begins with its
-second token, or whose value is the sum of its tokens'; penalties in holes, or compared column by column; the score on the last
-column, not on the last token.
 """
 
 import math

@@ -5,10 +5,6 @@ RLOO (2402.14740), REINFORCE++ (2501.03262), the adaptive KL coefficient (1909.0
 What the project decides for itself: the KL is in the token rewards of every estimator, each token of a group carrying its own
 penalties to go; a minibatch is divided by the rollout's mean number of tokens a minibatch; whitening once, by the variance of
 the population. Taken from the run are only tokens, masks and the permutations of the responses.
-
-Seen to fail with: `min` for `max` in the surrogate, in the clipped value loss and in the dual clip's bound, `+` for `-` before
-the entropy, `n / n` in RLOO, the population's deviation in GRPO, whitening without its mean, gamma left out of the deltas, each
-loss divided by its own minibatch, `-` for `+` in k3.
 """
 
 import copy

@@ -26,11 +26,11 @@ def bot(new_bot, tmp_path):
     return Bot(shutil.copytree(new_bot, tmp_path / "bot"))
 
 
-def new_version(bot: Bot, change: Callable[[Path], object] = lambda folder: None, seed: int = 1) -> str:
+def new_version(bot: Bot, change: Callable[[Path], object] = lambda folder: None) -> str:
     """Promote a version of other weights, whose agent folder `change` may change further."""
 
     def write(folder: Path) -> None:
-        save(folder / "agent", initializer_range=0.05, seed=seed)
+        save(folder / "agent", initializer_range=0.05, seed=1)
         shutil.copy(bot.agent_folder("0001") / "rlhf_dialog.json", folder / "agent")
         change(folder / "agent")
 

@@ -1,4 +1,4 @@
-"""Seeded damage to the files of a model folder."""
+"""Seeded damage to files."""
 
 import copy
 import json
@@ -11,47 +11,14 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "rlhf_dialog.json")
-FILES = (*JSON_FILES, "model.safetensors")
-WRONG = (
-    None,
-    True,
-    -1,
-    0,
-    3,
-    2.5,
-    10**6,
-    2**70,
-    "",
-    "x",
-    "\x1b]0;title\x07",
-    [],
-    [None],
-    {},
-    {"type": "Newer"},
-    [1, "a"],
-)
+NUMBERS = (None, True, -1, 0, 3, 2.5, 10**6, 2**70)
+WRONG = (*NUMBERS, "", "x", "\x1b]0;title\x07", [], [None], {}, {"type": "Newer"}, [1, "a"])
 
 
 def places(node: Any) -> list[tuple[Any, Any]]:
     """Every container of a JSON value with each of its keys."""
     keys = list(node) if isinstance(node, dict) else list(range(len(node))) if isinstance(node, list) else []
     return [(node, key) for key in keys] + [place for key in keys for place in places(node[key])]
-
-
-def damage(folder: Path, seed: int) -> str:
-    """Damage one file of the folder in one to three places; returns what was done."""
-    draw = random.Random(seed)
-    path = folder / draw.choice([name for name in FILES if (folder / name).is_file()])
-    ways = [flip, cut] if path.suffix != ".json" else [flip, cut, forget, mistype, mistype, mistype]
-    way = draw.choice(ways)
-    if way is flip or way is cut:
-        path.write_bytes(way(path.read_bytes(), draw))
-        return f"{way.__name__} {path.name}"
-    data = json.loads(path.read_text(encoding="utf-8"))
-    done = [way(data, draw) for _ in range(draw.randint(1, 3))]
-    path.write_text(json.dumps(data), encoding="utf-8")
-    return f"{way.__name__} {path.name}: {', '.join(done)}"
 
 
 def flip(data: bytes, draw: random.Random) -> bytes:
@@ -112,15 +79,8 @@ def _tensors(path: Path, draw: random.Random) -> str:
     tensors = load_file(path)
     name = draw.choice([*tensors]) if tensors else "none"
     x = tensors.pop(name, np.zeros(1))
-    others = [
-        x * np.nan,
-        x.astype(np.int64),
-        x[None],
-        x.reshape(-1)[:-1],
-        np.zeros((0,)),
-        np.full(1, 2**62),
-        np.roll(x, 1),
-    ]
+    others = [x * np.nan, x.astype(np.int64), x[None], x.reshape(-1)[:-1]]
+    others += [np.zeros((0,)), np.full(1, 2**62), np.roll(x, 1)]
     done = draw.choice(["gone", "unknown", *range(len(others))])
     if done != "gone":
         tensors |= {"a.b": x, name: x} if done == "unknown" else {name: others[int(done)]}

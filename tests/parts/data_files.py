@@ -161,12 +161,12 @@ def load_folder(folder, files):
     return load_records(str(folder), "train")
 
 
-def write_split(folder, text, acts=None, split="train"):
-    (folder / split).mkdir(parents=True)
+def write_split(folder, text, acts=None):
+    (folder / "train").mkdir(parents=True)
     encoded = text if isinstance(text, bytes) else text.encode()
-    (folder / split / f"dialogues_{split}.txt").write_bytes(encoded)
+    (folder / "train/dialogues_train.txt").write_bytes(encoded)
     if acts is not None:
-        (folder / split / f"dialogues_act_{split}.txt").write_bytes(acts.encode())
+        (folder / "train/dialogues_act_train.txt").write_bytes(acts.encode())
     return str(folder)
 
 

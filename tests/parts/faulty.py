@@ -67,13 +67,29 @@ class Narrows(Changed):
         return logits.bfloat16().float() if step else logits
 
 
-class CountsFromOne(GPT2LMHeadModel):
+class OffByOne:
     """Positions are one too large when tokens come one by one."""
 
     def forward(self, *args, position_ids=None, **options):
         if position_ids is not None:
             position_ids = position_ids + is_step(options)
         return super().forward(*args, position_ids=position_ids, **options)
+
+
+class CountsFromOne(OffByOne, GPT2LMHeadModel):
+    pass
+
+
+class CountingTrunk(OffByOne, GPT2Model):
+    pass
+
+
+class CountsInTrunk(GPT2LMHeadModel):
+    """As `CountsFromOne`, in a model that packs."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.transformer = CountingTrunk(config)
 
 
 class CountsPadding(GPT2LMHeadModel):
@@ -89,23 +105,6 @@ class SeesPadding(GPT2LMHeadModel):
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, **options):
         mask = torch.ones_like(attention_mask)
         return super().forward(input_ids=input_ids, attention_mask=mask, position_ids=position_ids, **options)
-
-
-class CountingTrunk(GPT2Model):
-    """Positions are one too large when tokens come one by one."""
-
-    def forward(self, *args, position_ids=None, **options):
-        if position_ids is not None:
-            position_ids = position_ids + is_step(options)
-        return super().forward(*args, position_ids=position_ids, **options)
-
-
-class CountsInTrunk(GPT2LMHeadModel):
-    """As `CountsFromOne`, in a model that packs."""
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.transformer = CountingTrunk(config)
 
 
 class MixingTrunk(GPT2Model):

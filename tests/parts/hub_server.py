@@ -144,24 +144,17 @@ class FakeHub:
         self._send(handler, 200, {"errors": [], "warnings": []})
 
     def _preupload(self, handler, body, repo):
-        files = [
-            {"path": one["path"], "uploadMode": "lfs" if one["path"].endswith(".safetensors") else "regular"}
-            for one in json.loads(body)["files"]
-        ]
-        self._send(handler, 200, {"files": [{**one, "shouldIgnore": False, "oid": None} for one in files]})
+        files = []
+        for path in (one["path"] for one in json.loads(body)["files"]):
+            mode = "lfs" if path.endswith(".safetensors") else "regular"
+            files.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": None})
+        self._send(handler, 200, {"files": files})
 
     def _batch(self, handler, body, repo):
-        objects = [
-            {
-                **one,
-                **(
-                    {}
-                    if one["oid"] in self.blobs
-                    else {"actions": {"upload": {"href": f"{self.url}/lfs/{one['oid']}"}}}
-                ),
-            }
-            for one in json.loads(body)["objects"]
-        ]
+        objects = json.loads(body)["objects"]
+        for one in objects:
+            if one["oid"] not in self.blobs:
+                one["actions"] = {"upload": {"href": f"{self.url}/lfs/{one['oid']}"}}
         self._send(handler, 200, {"transfer": "basic", "objects": objects})
 
     def _blob(self, handler, body, oid):

@@ -9,8 +9,7 @@
 An operation on tensors of both devices raises the error of CUDA. `waits` are the points at which the host stops until the device
 is done: reading a value, sizes that depend on values (`nonzero`, boolean indexing), `torch.cuda.synchronize`, and copies between
 the devices, except `non_blocking` ones from or to pinned memory. `casts` are the operations that only change a dtype. Both are
-counted by source line. Numbers, and the random ones too, are those of the CPU, bit for bit; what is copied to the CPU has no
-gradient. Another thread can compute with the tensors, but not make new ones.
+counted by source line. All numbers are those of the CPU, bit for bit. Another thread can compute with the tensors, not make them.
 """
 
 import contextlib
@@ -49,19 +48,12 @@ class Counts:
     def num_waits(self) -> int:
         return self.waits.total()
 
-    @property
-    def num_casts(self) -> int:
-        return self.casts.total()
-
     def reset(self) -> None:
-        """Count from 0 again."""
-        for counter in (self.waits, self.casts):
-            counter.clear()
+        self.waits.clear()
+        self.casts.clear()
 
     def report(self) -> str:
-        """The totals and each wait, for people."""
-        lines = [f"{self.num_casts} casts, {self.num_waits} waits"]
-        return "\n".join(lines + [f"{count:6d} {what}" for what, count in self.waits.most_common()])
+        return "\n".join(f"{count:6d} {what}" for what, count in self.waits.most_common())
 
 
 _counts = Counts()  # of the context that is open
@@ -149,20 +141,11 @@ class GpuTensor(torch.Tensor):
     def numpy(self, **_: Any) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        return self.numpy()
-
-    def new_tensor(self, data: Any, dtype: torch.dtype | None = None, device: Any = CUDA, **options: Any) -> Tensor:
-        return torch.tensor(data, dtype=dtype or self.dtype, device=device, **options)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> "GpuTensor":
         made = memo[id(self)] = GpuTensor(self.inner.clone()).requires_grad_(self.requires_grad)
         if isinstance(self, torch.nn.Parameter):
             made._is_param = True
         return made
-
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"{self.inner!r} on the pretended GPU"
 
 
 class _Mode(TorchDispatchMode):
@@ -188,18 +171,17 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     widens = name in ("mm", "addmm") and func._overloadname.startswith("dtype")
     out = (_widened if widens else func)(*inner_args, **inner_kwargs)
     if pinned:
-        _pin(out)
+        _pinned[out.untyped_storage().data_ptr()] = out
     if not made_here and not (ours and (name != "copy_" or isinstance(args[0], GpuTensor))):
         return out
     back = {id(x.inner): x for x in ours}  # an operation in place returns the tensor that it was given
     return tree_map(lambda x: back[id(x)] if id(x) in back else GpuTensor(x) if isinstance(x, Tensor) else x, out)
 
 
-def _widened(*args: Any, out: Tensor | None = None, **kwargs: Any) -> Tensor:
+def _widened(*args: Any, **kwargs: Any) -> Tensor:
     """`mm` or `addmm` with a dtype of the result, which only CUDA has."""
     *tensors, dtype = args
-    product = {2: torch.mm, 3: torch.addmm}[len(tensors)](*(x.to(dtype) for x in tensors), **kwargs)
-    return product if out is None else out.copy_(product)
+    return {2: torch.mm, 3: torch.addmm}[len(tensors)](*(x.to(dtype) for x in tensors), **kwargs)
 
 
 def _check_devices(name: str, args: Any, tensors: list[Tensor]) -> None:
@@ -220,38 +202,28 @@ def _check_devices(name: str, args: Any, tensors: list[Tensor]) -> None:
 
 
 def _count_operation(name: str, overload: str, args: Any, kwargs: dict[str, Any]) -> None:
-    if name in ("copy_", "_to_copy") and (host := _host_side(name, args)) is not None:
-        if not (_is_non_blocking(name, args, kwargs) and host.untyped_storage().data_ptr() in _pinned):
-            _count(
-                _counts.waits, "copy to the device" if host is not args[0] or name == "_to_copy" else "copy to the host"
-            )
+    if name in ("copy_", "_to_copy"):
+        sides = args[: 2 if name == "copy_" else 1]
+        host = next((x for x in sides if not isinstance(x, GpuTensor)), None)
+        if host is not None:  # a copy between the devices
+            asked = kwargs.get("non_blocking") or (name == "copy_" and args[2:3] == (True,))
+            if not (asked and host.untyped_storage().data_ptr() in _pinned):
+                to_host = host is args[0] and name == "copy_"
+                _count(_counts.waits, "copy to the host" if to_host else "copy to the device")
+        elif name == "_to_copy" and kwargs.get("dtype") not in (None, args[0].dtype):
+            _count(_counts.casts, f"{args[0].dtype} to {kwargs['dtype']}")
         return
-    if name in READS | SIZES or (
-        name == "repeat_interleave" and overload == "Tensor" and kwargs.get("output_size") is None
-    ):
+    counts_itself = name == "repeat_interleave" and overload == "Tensor" and kwargs.get("output_size") is None
+    if name in READS | SIZES or counts_itself:
         _count(_counts.waits, name)
     if name in INDEXING:
+        # an assignment of one number at one boolean mask is a `masked_fill`, which needs no size
+        fills = len(args) > 2 and args[2].numel() == 1 and sum(index is not None for index in args[1]) == 1
         for index in args[1]:
             if isinstance(index, Tensor) and not isinstance(index, GpuTensor):
                 _count(_counts.waits, f"{name} at indices on the host")
-            elif isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) and not _fills(args):
+            elif isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) and not fills:
                 _count(_counts.waits, f"{name} at a boolean mask")
-    if name == "_to_copy" and kwargs.get("dtype") not in (None, args[0].dtype):
-        _count(_counts.casts, f"{args[0].dtype} to {kwargs['dtype']}")
-
-
-def _host_side(name: str, args: Any) -> Tensor | None:
-    """The CPU tensor of a copy between the devices, None for a copy within the device."""
-    return next((x for x in args[: 2 if name == "copy_" else 1] if not isinstance(x, GpuTensor)), None)
-
-
-def _is_non_blocking(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
-    return bool(kwargs.get("non_blocking") or (name == "copy_" and args[2:3] == (True,)))
-
-
-def _fills(args: Any) -> bool:
-    """Whether an assignment at one boolean mask is a `masked_fill`, which needs no size."""
-    return len(args) > 2 and args[2].numel() == 1 and sum(index is not None for index in args[1]) == 1
 
 
 def _count(counter: Counter[str], what: str) -> None:
@@ -266,7 +238,8 @@ def _site() -> str:
     return f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{frame.f_lineno}"
 
 
-def _pin(x: Tensor) -> Tensor:
+def _in_pinned_memory(x: Tensor, *_: Any) -> Tensor:
+    x = x.clone()
     _pinned[x.untyped_storage().data_ptr()] = x
     return x
 
@@ -309,7 +282,7 @@ class _Stream:
 
 def _patches() -> Iterator[tuple[Any, str, Any]]:
     """What torch has to say of the device: place, name, and what takes its place."""
-    yield torch.Tensor, "pin_memory", lambda self, *_: _pin(self.clone())
+    yield torch.Tensor, "pin_memory", _in_pinned_memory
     yield torch.Tensor, "is_pinned", lambda self, *_: self.untyped_storage().data_ptr() in _pinned
     to = _with_index(torch.Tensor.to)
     yield torch.Tensor, "to", lambda self, *args, **kwargs: to(self, *_as_device(*args), **kwargs)
@@ -322,31 +295,21 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
     yield torch._C, "_group_tensors_by_device_and_dtype", _grouped(torch._C._group_tensors_by_device_and_dtype)
     for module in map(import_module, ("torch.optim.optimizer", "torch.utils._foreach_utils")):
         yield module, "_foreach_supported_types", [*module._foreach_supported_types, GpuTensor]
-    said = {
-        "is_available": True,
-        "is_initialized": True,
-        "device_count": 1,
-        "current_device": 0,
-        "set_device": None,
-        "init": None,
-        "_lazy_init": None,
-        "empty_cache": None,
-        "mem_get_info": (70 << 30, 80 << 30),
-        "memory_allocated": 0,
-        "max_memory_allocated": 0,
-        "reset_peak_memory_stats": None,
-        "is_bf16_supported": True,
-        "get_device_name": "pretended",
-        "set_rng_state": None,
-        "manual_seed_all": None,
-    }
-    for name, answer in said.items():
+    said = dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True)
+    said |= {"device_count": 1, "current_device": 0, "get_device_name": "pretended"}
+    said |= {"mem_get_info": (70 << 30, 80 << 30), "memory_allocated": 0, "max_memory_allocated": 0}
+    silent = (
+        "set_device",
+        "init",
+        "_lazy_init",
+        "empty_cache",
+        "reset_peak_memory_stats",
+        "set_rng_state",
+        "manual_seed_all",
+    )
+    for name, answer in (said | dict.fromkeys(silent)).items():
         yield torch.cuda, name, lambda *_, answer=answer, **__: answer
-    yield (
-        torch.accelerator,
-        "current_accelerator",
-        lambda *_, **__: None,
-    )  # as a build for CPUs; one for CUDA asks a driver
+    yield torch.accelerator, "current_accelerator", lambda *_, **__: None  # a build for CUDA asks a driver
     yield torch.cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8)
     yield torch.cuda, "synchronize", lambda *_: _count(_counts.waits, "torch.cuda.synchronize")
     yield torch.cuda, "Event", _Event

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from rlhf_dialog import BaseReward, RewardFactory, main
 from tests.parts.forked_cli import kill_at
+from tests.parts.ppo_runs import rows, settings
 from tests.parts.ranks import runs_in_ranks
 from tests.parts.trainers import numbers_of
 
@@ -53,24 +54,9 @@ def ppo(world, tmp_path, monkeypatch):
     """A folder with ppo.yaml; `ppo(2, "--key", "value")` runs two ranks there and returns code, stdout and stderr of each."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(RewardFactory, "classes", RewardFactory.classes | {"Moody": Moody})
-    settings = {
-        "model_path": str(world / "model"),
-        "env": {"args": {"data_path": str(world / "data")}},
-        "reward_class": {"id": "Moody"},
-        "rollout_batch_size": 7,
-        "num_mini_batch": 2,
-        "ppo_epoch": 2,
-        "per_device_microbatch_size": 2,
-        "max_new_tokens": 6,
-        "max_prompt_length": 60,
-        "max_iterations": 4,
-        "save_interval": 2,
-        "lr": 1e-3,
-        "critic_lr": 1e-3,
-        "sample_interval": 2,
-        "device": "cpu",
-    }
-    Path("ppo.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    keys = {"reward_class": {"id": "Moody"}, "rollout_batch_size": 7, "per_device_microbatch_size": 2}
+    keys |= {"max_iterations": 4, "save_interval": 2}
+    Path("ppo.yaml").write_text(yaml.safe_dump(settings(world) | keys), encoding="utf-8")
 
     def run(size: int, *words: str, kill: tuple[int, float] | None = None) -> list[tuple[int, str, str]]:
         """`kill`: a rank and at which of its changes of the disk it dies; their number is in the file `changes`."""
@@ -92,11 +78,11 @@ def ppo(world, tmp_path, monkeypatch):
 
 
 def lines(folder: Path = RUN) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return rows(folder)
 
 
-def numbers(rows: list[dict]) -> list[dict]:
-    return [numbers_of({name: x for name, x in row.items() if x is not None}) for row in rows]
+def numbers(lines: list[dict]) -> list[dict]:
+    return [numbers_of({name: x for name, x in line.items() if x is not None}) for line in lines]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

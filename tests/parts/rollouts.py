@@ -28,7 +28,7 @@ class Recording(BaseReward):
         return [10.0 * (i + 1) for i in range(len(dialogues))]
 
 
-def world(ref_seed=0, value_head=True, critic=False, separator_token=True):
+def world(ref_seed=0, value_head=True, critic=False):
     """Policy, reference and critic with strong opinions, and an encoder."""
     lm = gpt2(initializer_range=0.3).eval()
     policy = Policy(lm, with_value_head=value_head).eval()
@@ -37,7 +37,7 @@ def world(ref_seed=0, value_head=True, critic=False, separator_token=True):
     for module in (policy, apart):
         if module is not None and module.value_head is not None:
             nn.init.normal_(module.value_head.weight)
-    tokenizer = byte_tokenizer(separator_token)
+    tokenizer = byte_tokenizer()
     return Models(policy, apart, ref_policy, tokenizer), PromptEncoder(tokenizer, "<EOU>", 64)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.runs.training_state import load_training, save_training
-from tests.parts.trainers import Places, make_trainer
+from tests.parts.trainers import Places, make_trainer, numbers_of
 
 CPU = torch.device("cpu")
 KINDS = {
@@ -50,9 +50,5 @@ def resume(kind, folder):
     return trainer
 
 
-def numbers(metrics):
-    return {key: value for key, value in metrics.items() if key != "FPS" and not key.startswith("time/")}
-
-
 def steps(trainer, count):
-    return [numbers(trainer.step()) for _ in range(count)]
+    return [numbers_of(trainer.step()) for _ in range(count)]

@@ -41,9 +41,9 @@ def write_pairs(path, rows):
     return str(path)
 
 
-def pairs_about_a_word(count, seed=0):
+def pairs_about_a_word(count):
     """The chosen reply has the word `yes`; lengths, and everything else, are drawn alike."""
-    draw = random.Random(seed)
+    draw = random.Random(0)
     said = [[" ".join(draw.choices(WORDS, k=draw.randint(2, 4))) for _ in range(3)] for _ in range(count)]
     return [
         {"prompt": [f"{i} {prompt}"], "chosen": f"yes {one}", "rejected": f"no {other}"}

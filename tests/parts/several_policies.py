@@ -71,19 +71,19 @@ def hashes(folder):
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def straight_and_resumed(folder, name, args, domain=THREE, iterations=4):
-    """The hashes of what is saved after 2 N iterations, and after N, a new policy from the files, and N more."""
+def straight_and_resumed(folder, name, args):
+    """The hashes of what is saved after 8 iterations, and after 4, a new policy from the files, and 4 more."""
     found = []
     for stops in (False, True):
-        setting, sampler = setting_of(domain), Sampler(make(domain), 3, 3)
+        setting, sampler = setting_of(THREE), Sampler(make(THREE), 3, 3)
         policy = build_policy(name, args, setting)
         for part in range(2):
-            trained(policy, sampler, iterations)
+            trained(policy, sampler, 4)
             target = folder / f"{stops}{part}"
             target.mkdir()
             policy.save(target)
             if stops:
-                state, sampler = sampler.state_dict(), Sampler(make(domain), 3, 3)
+                state, sampler = sampler.state_dict(), Sampler(make(THREE), 3, 3)
                 sampler.load_state_dict(state)
                 policy = build_policy(name, args, setting)
                 policy.load(target)

@@ -3,12 +3,14 @@
 import torch
 from torch import Tensor
 
-from rlhf_dialog.distributed import placement
+from rlhf_dialog.distributed import placement, process_group
 from rlhf_dialog.distributed.world import World
+from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models import policy as policy_module
+from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.training.rollout import Rollout
 from rlhf_dialog.training.trainer import PPOTrainer
-from tests.parts.trainers import collect_stored, make_trainer, parameters
+from tests.parts.trainers import PROMPTS, Places, collect_stored, make_trainer, parameters, settings
 
 LR = 0.5
 
@@ -60,6 +62,23 @@ def _value_head(lm):
     head.weight.data = torch.arange(head.weight.numel()).sin().view_as(head.weight) / 10
     head.bias.data.fill_(0.3)
     return head
+
+
+def lora_trainer(folder: str, world: World | None = None, double: bool = True, **keys) -> PPOTrainer:
+    """A trainer of adapters with opinions, on a saved model; by default in the world of the process."""
+    config = settings(model_path=folder, use_lora=True, **keys)
+    world = process_group.start(config) if world is None else world
+    models = load_models(config, world.device)
+    models.policy.lm.generation_config.eos_token_id = list(range(160, 240))
+    for model in filter(None, (models.policy, models.critic, models.ref_policy)):
+        model.to(torch.float64 if double else torch.float32)
+        for name, p in model.named_parameters():
+            if "lora_B" in name or "value_head" in name:  # at zero nothing below them has a gradient
+                p.data += (torch.arange(p.numel()).sin() / 10).view(p.shape).to(p)
+    torch.manual_seed(config.seed)
+    trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world)
+    trainer.starts_from_reference = False
+    return trainer
 
 
 def whole_step(trainer: PPOTrainer) -> dict:

@@ -1,4 +1,4 @@
-"""configs/chat_lora.yaml on random models of the three shapes that it names, from the data to an agent of plain transformers."""
+"""configs/chat_lora.yaml on random models of two shapes that it names, from the data to an agent of plain transformers."""
 
 import json
 from pathlib import Path
@@ -11,14 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2
 
 from rlhf_dialog import ChatAgent, main
 from tests.parts.ppo_runs import rows
-from tests.parts.tiny import CHATML, chat_tokenizer, llama
+from tests.parts.tiny import chat_tokenizer, llama
 
 pytestmark = pytest.mark.slow
 
-SMOLLM2 = (  # as its tokenizer has it
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
-) + CHATML.removeprefix("{% for message in messages %}")
 SIZES = {"vocab_size": 272, "max_position_embeddings": 1024}
 TALK = ["Is it far ?", "Ten minutes on foot .", "And by bus ?", "Two minutes , it stops at the gate ."]
 
@@ -35,7 +31,6 @@ def qwen2():
 
 SHAPES = {
     "Qwen2.5": (qwen2, lambda: trl_template("qwen2_5")),
-    "SmolLM2": (lambda: llama(tie_word_embeddings=True, **SIZES), lambda: SMOLLM2),
     "Llama-3.2": (lambda: llama(**SIZES), lambda: trl_template("llama3_2")),
 }
 
@@ -58,9 +53,8 @@ def test_one_key_names_the_model(shape, chats, tmp_path):
     tokenizer.add_tokens(
         [AddedToken(text, special=True) for text in ("<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")]
     )
-    torch.manual_seed(
-        0
-    )  # 40 tokens: shorter replies to a prompt may all have the same number of words, and nothing is learned
+    torch.manual_seed(0)
+    # 40 tokens: shorter replies to a prompt may all have the same number of words, and nothing is learned
     make().save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     words = ["--config", "chat_lora.yaml", "--model_path", str(tmp_path / "model"), "--env.args.data_path", str(chats)]

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_dialog import ChatAgent, main
-from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.supervised import train_sft
-from rlhf_dialog.models.chat_agent import AGENT_FILE
 from tests.parts import tiny
 from tests.parts.chatml import END, OPEN, said
 from tests.parts.processes import load_script
@@ -78,29 +76,3 @@ def test_a_reply_is_counted_with_its_end_token(world):
     result = json.loads((world / "evaluation.json").read_text(encoding="utf-8"))
     constant = result["baselines"]["constant_reply"]
     assert constant["mean_length"]["mean"] == len("Yes , I am .") + 1
-
-
-@pytest.mark.parametrize(
-    ("stage", "template"),
-    [("sft", None), ("ppo", "{{ raise_exception('out of service') }}"), ("chat", None), ("evaluate", None)],
-)
-def test_every_stage_says_so_before_it_begins(world, tmp_path, capsys, stage, template):
-    (tmp_path / "data").symlink_to(world / "data")
-    (tmp_path / "run.yaml").symlink_to(world / "run.yaml")
-    model = save(tmp_path / "model", template)
-    (model / AGENT_FILE).write_text('{"format_version": 1, "turn_separator": "chat_template"}', encoding="utf-8")
-    if stage == "ppo":
-        (tmp_path / "run.yaml").unlink()
-    stages = {
-        "sft": lambda: fine_tune(model, tmp_path, "out"),
-        "ppo": lambda: train(model, tmp_path),
-        "chat": lambda: chat.main(["--agent", str(model)]),
-        "evaluate": lambda: evaluate(model, tmp_path),
-    }
-    assert stages[stage]() == 2
-    error = capsys.readouterr().err
-    assert "turn_separator" in error
-    assert "chat template" in error
-    assert "Traceback" not in error
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "runs" / "chatty" / "metrics.jsonl").exists()

@@ -9,19 +9,16 @@ import pytest
 import torch
 
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models.generation import Sampling
-from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.policy import Policy, packs, teacher_forced
 from rlhf_dialog.runs.training_state import load_training, save_training
-from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts import plain
 from tests.parts.plain import new_case
 from tests.parts.policies import answered, as_case, new_policy
 from tests.parts.saved_models import save
-from tests.parts.steps import LR, distance, one_step
+from tests.parts.steps import LR, distance, lora_trainer, one_step
 from tests.parts.tiny import gpt2
-from tests.parts.trainers import PROMPTS, Places, collect_next, collect_stored, make_trainer, numbers_of, settings
+from tests.parts.trainers import collect_next, collect_stored, make_trainer, numbers_of
 from tests.parts.zoo import new_lm
 
 pytestmark = pytest.mark.slow
@@ -50,8 +47,6 @@ def deterministic(monkeypatch):
     torch.use_deterministic_algorithms(before)
 
 
-kinds = pytest.mark.parametrize("kind", ["gpt2", "llama_grouped", "bloom"])  # packed, packed, padded
-SAMPLINGS = {"plain": {}, "top-k": {"top_k": 7}, "top-p": {"top_p": 0.8}, "both": {"top_k": 20, "top_p": 0.9}}
 TEMPERATURE = 0.8
 
 
@@ -67,13 +62,20 @@ def largest(x, y, mask):
     return (x.cpu() - y.cpu())[mask.cpu()].abs().max().item()
 
 
-# -- log-probabilities, values, entropies
-
-
 @torch.no_grad()
-@kinds
-@pytest.mark.parametrize("filters", SAMPLINGS.values(), ids=list(SAMPLINGS))
+@pytest.mark.parametrize(
+    ("kind", "filters"),
+    [
+        ("gpt2", {}),
+        ("gpt2", {"top_p": 0.8}),
+        ("llama_grouped", {"top_k": 7}),
+        ("llama_grouped", {"top_k": 20, "top_p": 0.6}),
+        ("bloom", {}),  # padded, the others are packed
+        ("bloom", {"top_k": 7}),
+    ],
+)
 def test_what_is_drawn_has_the_numbers_of_teacher_forcing_and_of_the_plain_path(device, kind, filters):
+    """And the kept tokens of a filter are those of sorting and adding up."""
     policy = new_policy(kind)
     oracle = plain.as_made(policy)
     found, case = drawn(policy, device, **filters)
@@ -83,21 +85,12 @@ def test_what_is_drawn_has_the_numbers_of_teacher_forcing_and_of_the_plain_path(
         bound = 2e-4 if kind == "bloom" else 1e-9  # float32, see policies.py
         assert largest(getattr(forced, name), getattr(expected, name), found.tokens.response_mask) < bound, name
         assert largest(getattr(found, name), getattr(expected, name), found.tokens.response_mask) < bound, name
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("filters", [{"top_k": 7}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.6}])
-def test_the_kept_tokens_are_those_of_sorting_and_adding_up(device, filters):
-    policy = new_policy("gpt2")
-    oracle = plain.as_made(policy)
-    found, case = drawn(policy, device, **filters)
+    if not filters or kind == "bloom":
+        return
     logits, _ = plain.all_logits(oracle, replace(case, support=None).to("cpu"))
-    sizes = set()
     for row, t in found.tokens.response_mask.cpu().nonzero().tolist():
         kept = sorted(i for i in found.tokens.support[row, t].tolist() if i >= 0)
         assert kept == nucleus(logits[row, t] / TEMPERATURE, **filters)
-        sizes.add(len(kept))
-    assert len(sizes) > 1 or "top_p" not in filters
 
 
 def nucleus(logits, top_k=0, top_p=1.0):
@@ -114,9 +107,9 @@ def nucleus(logits, top_k=0, top_p=1.0):
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["gpt2", "llama_grouped"])
 def test_packed_equals_padded_in_float32_and_no_rougher_in_bfloat16(device, kind):
-    """In bfloat16 both are as far from float64 as each other: at most twice, over some 200 tokens."""
+    """In bfloat16 both are as far from float64 as each other: at most twice, over some 100 tokens."""
     errors = {"packed": [], "padded": []}
-    for seed in range(12):
+    for seed in range(6):
         exact = plain.as_made(Policy(new_lm(kind)).eval())
         models = {name: new_lm(kind, 0, name == "packed", torch.float32).to(device) for name in errors}
         assert [packs(lm) for lm in models.values()] == [True, False]
@@ -132,9 +125,6 @@ def test_packed_equals_padded_in_float32_and_no_rougher_in_bfloat16(device, kind
     assert 0 < packed < 2 * padded < 1
 
 
-# -- one update
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return save(tmp_path_factory.mktemp("models") / "gpt2", gpt2(initializer_range=0.3))
@@ -142,26 +132,17 @@ def folder(tmp_path_factory):
 
 ONE_STEP = {"num_mini_batch": 1, "ppo_epoch": 1, "lr": LR, "critic_lr": LR, "per_device_microbatch_size": 4}
 UPDATES = {
-    "separate critic": {"use_share_model": False},
-    "filtered": {"top_k": 20},
+    "separate critic, filtered": {"use_share_model": False, "top_k": 20},
     "grpo, KL in the loss": {"advantage_estimator": "grpo", "num_responses_per_prompt": 3, "kl_in": "loss"},
-    "lora, separate critic": {"use_lora": True, "lora_r": 4, "use_share_model": False},
+    "lora, separate critic": {"lora_r": 4, "use_share_model": False},
 }
 
 
 def new_trainer(folder, device, double=False, **keys):
     """A trainer on the device; with LoRA on a saved model, since adapters are added while it is loaded."""
-    world = World(device=device)
-    if not keys.get("use_lora"):
-        return make_trainer(ref_seed=3, ref_model="another", world=world, double=double, **keys)
-    config = settings(model_path=folder, **keys)
-    models = load_models(config, device)
-    for model in filter(None, (models.policy, models.critic, models.ref_policy)):
-        model.to(torch.float64 if double else torch.float32)
-    torch.manual_seed(config.seed)
-    trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world)
-    trainer.starts_from_reference = False
-    return trainer
+    if keys.get("lora_r"):
+        return lora_trainer(folder, World(device=device), double, **keys)
+    return make_trainer(ref_seed=3, ref_model="another", world=World(device=device), double=double, **keys)
 
 
 def learner(folder, device, rollout, **keys):
@@ -169,7 +150,7 @@ def learner(folder, device, rollout, **keys):
     trainer = new_trainer(folder, device, double=True, **keys)
     for engine in trainer.engines.values():
         for name, p in engine.module.named_parameters():
-            if "lora_B" in name or "value_head" in name:  # at zero nothing below them has a gradient
+            if "value_head" in name:  # at zero nothing below it has a gradient
                 p.data += (torch.arange(p.numel()).sin() / 10).view(p.shape).to(p)
         found = [p for p in engine.module.parameters() if p.requires_grad]
         engine.optimizer = torch.optim.SGD(found, lr=LR)
@@ -204,11 +185,8 @@ def test_an_update_in_float64_is_that_of_the_plain_order_on_the_cpu(device, fold
         assert numbers_of(found["metrics"]) == pytest.approx(numbers_of(expected["metrics"]), rel=1e-9, abs=1e-9)
 
 
-# -- resume
-
-
 @pytest.mark.usefixtures("deterministic")
-@pytest.mark.parametrize("keys", [{"use_share_model": False, "top_k": 30}, {"use_lora": True, "lora_r": 4}])
+@pytest.mark.parametrize("keys", [{"use_share_model": False, "top_k": 30}, {"lora_r": 4}])
 def test_a_resumed_trainer_is_bit_for_bit_the_undisturbed_one(device, folder, tmp_path, keys):
     whole = new_trainer(folder, device, **keys)
     expected = [numbers_of(whole.step()) for _ in range(3)]

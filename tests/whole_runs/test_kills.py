@@ -16,6 +16,7 @@ import yaml
 from safetensors.torch import load_file
 
 from tests.parts import disks
+from tests.parts.folders import contents
 from tests.parts.forked_cli import ForkedCLI
 from tests.parts.processes import HANGING, ROOT, run_python
 
@@ -25,9 +26,8 @@ PPO = ("train", "--config", "ppo.yaml")
 
 @pytest.fixture(scope="module")
 def cli():
-    cli = ForkedCLI(
-        "rlhf_dialog.runs.agent", "rlhf_dialog.evaluation.measure", "transformers.models.gpt2.modeling_gpt2"
-    )
+    modules = "rlhf_dialog.runs.agent rlhf_dialog.evaluation.measure transformers.models.gpt2.modeling_gpt2"
+    cli = ForkedCLI(*modules.split())
     yield cli
     cli.close()
 
@@ -38,7 +38,7 @@ def write_config(folder, world, **keys):
         "env": {"args": {"data_path": str(world / "data")}},
         "reward_class": {"id": "CompositeReward", "args": {"parts": [{"id": "LengthMatch", "weight": 0.5}]}},
         **{"rollout_batch_size": 8, "num_mini_batch": 2, "ppo_epoch": 1, "max_new_tokens": 6, "max_prompt_length": 60},
-        **{"max_iterations": 9, "save_interval": 2, "eval_interval": 5, "eval_episodes": 3, "keep_checkpoints": 1},
+        **{"max_iterations": 6, "save_interval": 2, "eval_interval": 3, "eval_episodes": 3, "keep_checkpoints": 1},
         **{"lr": 1e-3, "critic_lr": 1e-3, "sample_interval": 0, "device": "cpu", "use_linear_lr_decay": True},
         **keys,
     }
@@ -121,9 +121,6 @@ def test_a_kill_before_a_change_of_the_disk(cli, world, tmp_path, expected, shar
     assert not list(folder.rglob("unannounced"))
 
 
-# -- before the first checkpoint
-
-
 @pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_begins_again(cli, world, tmp_path, expected):
     folder = write_config(tmp_path, world, save_interval=9)
@@ -142,9 +139,6 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(cli, world, tmp_p
     assert results(folder) == expected[0]
 
 
-# -- disks and limits
-
-
 def said_once(folder, *words):
     """Standard error ends with one message that has these words, and shows no traceback."""
     text = (folder / "said").read_text()
@@ -154,45 +148,32 @@ def said_once(folder, *words):
     assert all(word in message for word in words), message
 
 
-def bytes_of(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("limit", "name"), [(1_500, "config.yaml"), (30_000, "checkpoints"), (4_000, "metrics.jsonl")])
-def test_a_file_that_may_not_grow_ends_the_run_with_one_message(cli, world, tmp_path, limit, name):
-    keys = {"max_iterations": 6, "save_interval": 1 if name == "checkpoints" else 9, "eval_interval": 0}
-    folder, whole = (write_config(tmp_path / place, world, **keys) for place in ("parts", "whole"))
+@pytest.mark.parametrize(("limit", "name"), [(1_500, "config.yaml"), (30_000, "checkpoints")])
+def test_a_file_that_may_not_grow_ends_the_run_with_one_message(cli, world, tmp_path, expected, limit, name):
+    folder = write_config(tmp_path, world)
     assert cli.run(folder, *PPO, limit=limit) == 2, (folder / "said").read_text()
     said_once(folder, name, "cannot be written", "File too large")
     assert left_behind(folder) == []
-    started = (folder / "run_results/ppo/config.yaml").exists()
-    assert cli.run(folder, *PPO, *(["--resume"] if started else [])) == 0, (folder / "said").read_text()
-    assert cli.run(whole, *PPO) == 0
-    assert results(folder) == results(whole)
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A tmpfs of a few checkpoints."""
-    with disks.small_disk(tmp_path / "disk", "6m") as place:
-        yield place
+    resume = ["--resume"] if name == "checkpoints" else []
+    assert cli.run(folder, *PPO, *resume) == 0, (folder / "said").read_text()
+    assert results(folder) == expected[0]
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_the_last_checkpoint_whole(cli, world, tmp_path, small_disk):
-    folder = write_config(tmp_path, world, max_iterations=4, save_interval=1, eval_interval=0, run_dir=str(small_disk))
-    assert cli.run(folder, *PPO, "--max_iterations", "1", "--use_linear_lr_decay", "false") == 0, (
-        folder / "said"
-    ).read_text()
-    checkpoints = small_disk / "ppo/checkpoints"
-    before = bytes_of(checkpoints)
-    free = os.statvfs(small_disk)
-    (small_disk / "ballast").write_bytes(b"x" * (free.f_bavail * free.f_bsize - 200_000))
-    assert cli.run(folder, *PPO, "--use_linear_lr_decay", "false", "--resume") == 2, (folder / "said").read_text()
-    said_once(folder, "iter_000002", "cannot be written", "No space left on device")
-    assert bytes_of(checkpoints) == before
-    (small_disk / "ballast").unlink()
-    assert cli.run(folder, *PPO, "--use_linear_lr_decay", "false", "--resume") == 0, (folder / "said").read_text()
-    lines = (small_disk / "ppo/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3, 4]
+def test_a_full_disk_leaves_the_last_checkpoint_whole(cli, world, tmp_path):
+    with disks.small_disk(tmp_path / "disk", "6m") as small_disk:  # a few checkpoints
+        keys = {"save_interval": 1, "eval_interval": 0, "run_dir": str(small_disk), "use_linear_lr_decay": False}
+        folder = write_config(tmp_path, world, max_iterations=4, **keys)
+        assert cli.run(folder, *PPO, "--max_iterations", "1") == 0, (folder / "said").read_text()
+        checkpoints = small_disk / "ppo/checkpoints"
+        before = contents(checkpoints)
+        free = os.statvfs(small_disk)
+        (small_disk / "ballast").write_bytes(b"x" * (free.f_bavail * free.f_bsize - 200_000))
+        assert cli.run(folder, *PPO, "--resume") == 2, (folder / "said").read_text()
+        said_once(folder, "iter_000002", "cannot be written", "No space left on device")
+        assert contents(checkpoints) == before
+        (small_disk / "ballast").unlink()
+        assert cli.run(folder, *PPO, "--resume") == 0, (folder / "said").read_text()
+        lines = (small_disk / "ppo/metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3, 4]

@@ -4,14 +4,11 @@ import shlex
 import shutil
 
 import pytest
-import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from rlhf_dialog import main
 from tests.parts import tiny
 from tests.parts.ppo_runs import rows, same, weights, without_clocks
-from tests.parts.ranks import runs_in_ranks
 
 pytestmark = pytest.mark.slow
 LORA = ["--use_lora", "--lora_r", "3", "--use_share_model", "true"]
@@ -59,22 +56,3 @@ def test_an_adapter_is_refused_on_another_model(run, tmp_path, capsys):
     assert rows(tmp_path / "run_results/c")[0]["objective/kl"] != pytest.approx(0, abs=1e-6)
     assert run(*LORA[:2], "--lora_r", "5", "--resume") == 2
     assert "lora_r: 5 here, 3 in the checkpoint" in capsys.readouterr().err
-
-
-@pytest.mark.multiprocess
-def test_two_ranks_resume_bit_for_bit(run, world, tmp_path):
-    words = ["--config", "ppo.yaml", *KINDS["lora, critic, fewer targets"], "--save_interval", "1", "--experiment_name"]
-
-    def both(name, *more):
-        ended = runs_in_ranks(2, lambda _: main([*words, name, *more]), tmp_path)
-        assert [code for code, *_ in ended] == [0, 0], ended
-
-    both("whole", "--keep_checkpoints", "3")
-    whole, part = tmp_path / "run_results/whole", tmp_path / "run_results/part"
-    shutil.copytree(whole, part)
-    (part / "checkpoints/latest").write_text("iter_000001", encoding="utf-8")
-    both("part", "--resume")
-    assert without_clocks(part) == without_clocks(whole)
-    for name in ("policy", "critic"):
-        ours, theirs = (load_file(folder / f"checkpoints/iter_000002/{name}.safetensors") for folder in (part, whole))
-        assert all(torch.equal(ours[key], value) for key, value in theirs.items())

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import pytest
 
@@ -90,12 +89,3 @@ def test_the_run_can_be_plotted_and_checked(pipeline, capsys, monkeypatch):
     assert quickstart_table.main(words) in (0, 1)
     said = capsys.readouterr().out
     assert re.search(r"SFT, learned bias, 1: at most 40% of the gain in replies that fit: \S+", said)
-
-
-def test_the_sft_model_learns_as_many_references_as_the_reward_has_read(pipeline, tmp_path):
-    """Two iterations of eight responses, eight to a prompt: two references."""
-    shutil.copytree(pipeline / "runs", tmp_path / "runs")
-    quickstart_table.train_on_references(tmp_path, seed=0)
-    made = json.loads((tmp_path / "runs/quickstart_sft_references/training.json").read_text(encoding="utf-8"))["config"]
-    assert made["max_train_prompts"] == 2
-    assert (made["model_path"], made["data_path"]) == ("runs/quickstart_sft", "runs/quickstart_data")

@@ -50,14 +50,6 @@ def test_a_price_that_adapts_goes_on_after_a_resume_as_if_nothing_had_happened(r
     assert state == ({"composite": {"price": {"coef": coefs[-1]}}} if depth == 2 else {"coef": coefs[-1]})
 
 
-def test_a_validation_moves_no_price(registered, tmp_path):
-    words = [*reward_class(1), "--max_iterations", "3"]
-    assert registered(*words, "--experiment_name", "without") == 0
-    assert registered(*words, "--experiment_name", "with", "--eval_interval", "1", "--eval_episodes", "4") == 0
-    lines = [without_clocks(tmp_path / "run_results" / name) for name in ("without", "with")]
-    assert lines[0] == [{k: v for k, v in row.items() if not k.startswith("eval/")} for row in lines[1]]
-
-
 def test_what_a_reward_hears_before_it_scores(registered):
     assert registered(*reward_class(1), "--max_iterations", "2", "--eval_interval", "2", "--eval_episodes", "4") == 0
     check = ("validation", 0, True)  # of two references

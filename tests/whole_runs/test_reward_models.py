@@ -6,7 +6,6 @@ import pytest
 
 from rlhf_dialog.commands import evaluate
 from tests.parts.ppo_runs import rows, same, weights, without_clocks
-from tests.parts.rank_runs import RUN, lines
 from tests.parts.scalars import save_scalar
 
 pytestmark = pytest.mark.slow
@@ -42,25 +41,3 @@ def test_a_reward_model_is_logged_resumed_and_evaluated(run, tmp_path, models):
     assert metrics["score"]["mean"] == pytest.approx(
         metrics["reward_model"]["mean"] + metrics["length_match"]["mean"], abs=1e-4
     )
-
-
-@pytest.mark.multiprocess
-def test_two_ranks_log_the_means_over_all_episodes_and_a_resume_finds_the_same_models(ppo, models):
-    words = reward_of(models)
-    assert {code for code, *_ in ppo(2, *words, "--max_iterations", "2")} == {0}
-    assert {code for code, *_ in ppo(2, *words, "--max_iterations", "3", "--resume")} == {0}
-    found = lines(RUN)
-    assert len(found) == 3
-    for row in found:
-        assert row["objective/score"] == pytest.approx(row["reward/reward_model"] + row["reward/length_match"])
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        ({"model": "./nowhere"}, "reward_class.args.model: no such folder"),
-        ({"model": "x", "clipp": 1}, "clipp"),
-    ],
-)
-def test_mistakes_end_the_run_before_it_begins(refused, args, words):
-    assert words in refused("--reward_class", json.dumps({"id": "RewardModel", "args": args}))

@@ -1,8 +1,8 @@
 """On two threads and on four a run gives the same bits each time, also when it is killed and resumed.
 
 The sums of a matrix product are in a fixed order for a number of threads, but the gradient of `x[index]` is not: torch adds it
-with atomics in parallel where it has more than 32768 numbers. With such a gather in models/packing.py the runs of gae, rloo, LoRA
-and the separate critic fail here, so they have enough tokens.
+with atomics in parallel where it has more than 32768 numbers. With such a gather in models/packing.py the runs of gae, LoRA and
+the separate critic fail here, so they have enough tokens.
 """
 
 import json
@@ -37,7 +37,6 @@ PPO = hashes.SINGLE_TURN | {
     "sample_interval": 0,
     "pytorch_threads": None,
 }
-RLOO = PPO | {"advantage_estimator": "rloo"}
 STAGE = {
     "data_path": "../inputs/data",
     "max_steps": 3,
@@ -47,8 +46,7 @@ STAGE = {
 }
 RUNS = {
     "gae": ("train", PPO),
-    "rloo": ("train", RLOO),
-    "lora": ("train", RLOO | {"use_lora": True, "lora_r": 4, "lora_alpha": 8}),
+    "lora": ("train", PPO | {"advantage_estimator": "rloo", "use_lora": True, "lora_r": 4, "lora_alpha": 8}),
     "separate_critic": ("train", PPO | {"use_share_model": False}),
     "sft": ("train-sft", STAGE | {"n_layer": 1, "n_embd": 128, "max_eval_prompts": 8, "evals": 1, "dropout": 0.1}),
     "preference": (

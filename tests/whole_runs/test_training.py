@@ -26,12 +26,9 @@ STANDARD = {
 }
 
 
-# what a run leaves behind
-
-
 def test_a_run_end_to_end(run, world, tmp_path, capsys):
     before = tree(world)
-    assert run() == 0
+    assert run("--use_share_model", "true") == 0
     folder = tmp_path / "run_results" / "ppo"
     assert tree(world) == before
     assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml", "run_results"}
@@ -63,28 +60,13 @@ def test_a_run_end_to_end(run, world, tmp_path, capsys):
     assert " of memory; 8 responses and 4 optimizer steps an iteration" in about
     assert [line.split()[1] for line in captured.out.splitlines() if line.startswith("iteration ")] == ["1", "2"]
     assert captured.out.count("\n| ") == captured.out.count(" -> ") > 0
-
-
-@pytest.mark.slow
-def test_the_agent_is_a_plain_causal_lm_that_has_learned_and_talks(run, world, tmp_path):
-    assert run("--use_share_model", "true") == 0
-    agent = tmp_path / "run_results" / "ppo" / "agent"
+    agent = folder / "agent"
     assert not same(weights(agent), weights(world / "model"))
     assert AutoTokenizer.from_pretrained(agent)("a <EOU>")["input_ids"] == tiny.byte_tokenizer()("a <EOU>")["input_ids"]
     beside = json.loads((agent / "rlhf_dialog.json").read_text(encoding="utf-8"))
-    assert beside["format_version"] == 1
-    assert (beside["turn_separator"], beside["max_new_tokens"], beside["max_prompt_length"]) == ("<EOU>", 6, 60)
+    assert (beside["format_version"], beside["turn_separator"], beside["max_new_tokens"]) == (1, "<EOU>", 6)
     assert (agent / "value_head.safetensors").is_file()
     assert isinstance(ChatAgent.load(agent).chat("Hello", history=["Good morning", "Good morning"]), str)
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_run_and_another_another(run, tmp_path):
-    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        assert run("--experiment_name", name, "--seed", seed) == 0
-    runs = tmp_path / "run_results"
-    assert without_clocks(runs / "a") == without_clocks(runs / "b") != without_clocks(runs / "c")
-    assert same(weights(runs / "a" / "agent"), weights(runs / "b" / "agent"))
 
 
 @pytest.mark.parametrize(
@@ -128,28 +110,6 @@ def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
     assert abs(first["objective/kl"]) > 1e-3  # an estimate, of either sign
 
 
-# overwrite and resume
-
-
-@pytest.mark.slow
-def test_resuming_another_run_is_refused_with_every_key(run, world, tmp_path, capsys):
-    assert run() == 0
-    folder = tmp_path / "run_results" / "ppo"
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    tiny.gpt2(seed=5).save_pretrained(tmp_path / "model")  # the same kind and size
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "model")
-    tiny.write_data(tmp_path / "data", 5)
-    words = ["--resume", "--max_iterations", "3", "--model_path", "./model", "--env.args.data_path", "./data"]
-    words += ["--reward_class", "{id: LengthMatch}", "--seed", "4"]
-    capsys.readouterr()
-    assert run(*words) == 2
-    message = capsys.readouterr().err.split("error: ")[1]
-    keys = ["model_path", "ref_model", "data", "reward_class", "seed"]
-    assert [line.split(":")[0].strip() for line in message.splitlines()[1:-1]] == keys
-    assert "--resume_weights_only run_results/ppo" in message
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
 @pytest.mark.slow
 def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
     assert run() == 0
@@ -157,6 +117,9 @@ def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
         shutil.copytree(world / name, tmp_path / f"moved_{name}")
     words = ["--model_path", "./moved_model", "--env.args.data_path", "./moved_data", "--max_iterations", "3"]
     assert run("--resume", *words, "--lr", "1e-4", "--per_device_microbatch_size", "2") == 0
+    assert run("--resume", *words, "--seed", "4") == 2
+    tiny.gpt2(seed=5).save_pretrained(tmp_path / "moved_model")
+    assert run("--resume", *words) == 2  # another model of the same kind and size
     assert "resumed with changed settings: lr 0.001 -> 0.0001" in caplog.messages
     state = json.loads((tmp_path / "run_results/ppo/checkpoints/iter_000003/trainer.json").read_text(encoding="utf-8"))
     assert len(state["identity_sha256"]) == 64
@@ -170,21 +133,15 @@ def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
     before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
     words = ["--experiment_name", "new", "--seed", "3", "--max_iterations", "2"]
     assert run(*words, "--resume_weights_only", "run_results/ppo") == 0
-    assert (
-        "weights of run_results/ppo/checkpoints/iter_000003; newly initialised: the optimizer, the counters"
-        in caplog.text
-    )
+    assert "weights of run_results/ppo/checkpoints/iter_000003; newly initialised: the optimizer" in caplog.text
     assert "differences from that run: seed: 3 here, 0 in the checkpoint" in caplog.text
     new = tmp_path / "run_results" / "new"
     found = rows(new)
     assert [row["iteration"] for row in found] == [1, 2]
-    assert found[0]["objective/kl"] != pytest.approx(
-        0, abs=1e-5
-    )  # the reference is still the model before any training
+    assert abs(found[0]["objective/kl"]) > 1e-5  # the reference is still the model before any training
     assert found[0]["objective/kl_coef"] == 0.2
     assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
     run_to = ["--experiment_name", "more", "--seed", "3", "--max_iterations"]
-    shutil.copytree(new / "checkpoints", tmp_path / "kept")
     assert run(*run_to, "1", "--save_interval", "9", "--resume_weights_only", "run_results/ppo") == 0
     more = tmp_path / "run_results" / "more"
     (more / "checkpoints" / "latest").write_text("iter_000000", encoding="utf-8")  # as if it had been killed at once
@@ -228,9 +185,6 @@ def test_a_run_is_replaced_only_by_a_run_without_mistakes(run, refused, tmp_path
     assert {path.name for path in folder.iterdir()} == {*FILES, "agent", "checkpoints", "notes.txt"}
 
 
-# evaluation during training
-
-
 def without_evaluation(folder: Path) -> list[dict]:
     return [{key: value for key, value in row.items() if not key.startswith("eval/")} for row in without_clocks(folder)]
 
@@ -259,13 +213,15 @@ def test_the_validation_split_is_measured_at_its_intervals_and_once_at_the_end(r
 
 @pytest.mark.slow
 def test_evaluation_does_not_disturb_the_training(run, tmp_path):
-    moody = ["--reward_class", "{id: Moody}", "--max_iterations", "3"]
+    moody = ["--reward_class", "{id: Moody}"]
     assert run(*moody, "--experiment_name", "without") == 0
     assert run(*moody, "--experiment_name", "with", "--eval_interval", "1", "--eval_episodes", "5") == 0
+    assert run(*moody, "--experiment_name", "another", "--seed", "2") == 0
     runs = tmp_path / "run_results"
     assert all("eval/score" in row for row in rows(runs / "with"))
     assert without_evaluation(runs / "with") == without_clocks(runs / "without")
     assert same(weights(runs / "with" / "agent"), weights(runs / "without" / "agent"))
+    assert without_clocks(runs / "another") != without_clocks(runs / "without")
 
 
 @pytest.mark.slow
@@ -286,34 +242,28 @@ def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path,
 
 
 @pytest.mark.slow
-def test_a_full_gpu_ends_with_code_3_and_what_to_do(run, tmp_path, monkeypatch, capsys):
-    sizes, losses, whole = [], PPOUpdate.losses, tmp_path / "run_results/whole"
+def test_a_full_gpu_ends_with_code_3_and_the_size_that_fits_is_kept(run, tmp_path, monkeypatch, capsys):
+    losses, whole = PPOUpdate.losses, tmp_path / "run_results/whole"
 
     def full(self, microbatch, *args):
-        sizes.append(len(microbatch.tokens))
-        if self.iteration == 2 or sizes[-1] == 2:
+        if self.iteration == 2 or len(microbatch.tokens) == 2:
             raise torch.OutOfMemoryError(MESSAGE)
         return losses(self, microbatch, *args)
 
-    keys = ["--save_interval", "1", "--per_device_microbatch_size", "2"]
+    keys = ["--save_interval", "1", "--ppo_epoch", "1", "--per_device_microbatch_size", "2"]
     monkeypatch.setattr(PPOUpdate, "losses", full)
     assert run(*keys) == 3
     error = capsys.readouterr().err
     assert error.count("update: no GPU memory for 2 rows at a time (2.50 GiB asked for, 1.25 GiB free)") == 1
-    assert "from here on it computes 1; to begin with it, set per_device_microbatch_size: 1\n" in error
     (line,) = [line for line in error.splitlines() if line.startswith("error: ")]
-    place = "in the phase 'forward', one row at a time (2.50 GiB asked for, 1.25 GiB free)"
-    assert line.startswith(f"error: the GPU has no memory left, {place}; what helps: ")
     assert "what helps: use_share_model: true; activation_checkpointing: true; use_lora: true. " in line
-    assert "per_device" not in line
     assert line.endswith(". --resume goes on from iter_000001")
     monkeypatch.setattr(PPOUpdate, "losses", losses)
-    sizes.clear()
     watch = fill_gpu(monkeypatch, PPOUpdate, "losses", ())
     assert run(*keys, "--resume") == 0
     assert "rows at a time for which a GPU has memory: {'update': 1}" in capsys.readouterr().err
     resumed = len(watch)
-    assert run("--per_device_microbatch_size", "1", "--experiment_name", "whole") == 0
+    assert run("--ppo_epoch", "1", "--per_device_microbatch_size", "1", "--experiment_name", "whole") == 0
     names = ("time_steps", "objective/kl", "ppo/policy_loss", "ppo/value_loss", "ppo/grad_norm")
     numbers = [[row[name] for row in rows(folder) for name in names] for folder in (whole.with_name("ppo"), whole)]
     assert numbers[0] == pytest.approx(numbers[1], abs=1e-5)
@@ -324,29 +274,21 @@ def test_a_full_gpu_ends_with_code_3_and_what_to_do(run, tmp_path, monkeypatch, 
 def test_the_best_before_a_resume_is_beaten_only_by_a_better_one(run, tmp_path):
     words = ["--eval_interval", "1", "--eval_episodes", "2", "--keep_checkpoints", "1"]
     best = tmp_path / "run_results/ppo/checkpoints/best"
+    folder = tmp_path / "run_results/ppo"
     assert run(*words, *planned(0.6, 0.2), "--max_iterations", "2") == 0
     assert run(*words, *planned(0.5), "--max_iterations", "3", "--resume") == 0
     assert best.read_text(encoding="utf-8") == "iter_000001"
     assert run(*words, *planned(0.7), "--max_iterations", "4", "--resume") == 0
     assert best.read_text(encoding="utf-8") == "iter_000004"
+    best_agent = weights(folder / "best_agent")
+    best.write_text("iter_000001", encoding="utf-8")  # as a kill between the checkpoint and its agent leaves it
+    shutil.rmtree(folder / "best_agent")
+    assert run(*words, *planned(), "--max_iterations", "4", "--resume") == 0
+    assert best.read_text(encoding="utf-8") == "iter_000004"
+    assert same(weights(folder / "best_agent"), best_agent)
     other = ["--eval_metric", "mean_words"]  # the best score is no measure for it
     assert run(*words, *planned(0.1), *other, "--max_iterations", "5", "--resume") == 0
     assert best.read_text(encoding="utf-8") == "iter_000005"
-
-
-@pytest.mark.slow
-def test_a_kill_between_the_checkpoint_and_its_best_agent_is_mended(run, tmp_path):
-    words = ["--eval_interval", "1", "--eval_episodes", "2", *planned(0.1, 0.6)]
-    assert run(*words) == 0
-    folder = tmp_path / "run_results" / "ppo"
-    (folder / "checkpoints" / "best").write_text("iter_000001", encoding="utf-8")
-    (folder / "best_agent").rename(folder / "gone")
-    assert run(*words, "--resume") == 0
-    assert (folder / "checkpoints" / "best").read_text(encoding="utf-8") == "iter_000002"
-    assert same(weights(folder / "best_agent"), weights(folder / "gone"))
-
-
-# the smoke test
 
 
 @pytest.mark.slow
@@ -361,9 +303,6 @@ def test_smoke_passes_every_stage_meets_the_same_mistakes_and_leaves_nothing(run
     assert "4 responses" in caplog.text
     refused("--smoke", "--env.args.data_path", "./absent")
     refused("--smoke", "--reward_class", "{id: Broken, args: {at: 1}}")
-
-
-# mistakes
 
 
 @pytest.mark.slow
@@ -411,12 +350,3 @@ def test_a_reward_that_cannot_be_built_leaves_the_traceback_in_a_folder_that_is_
     assert [path.name for path in folder.iterdir()] == ["error.log"]
     assert 'raise FileNotFoundError("words.txt")' in (folder / "error.log").read_text(encoding="utf-8")
     assert run() == 0
-
-
-@pytest.mark.slow
-def test_numbers_that_explode_stop_the_run_with_code_3(run, tmp_path, capsys):
-    assert run("--lr", "1e25", "--critic_lr", "1e25", "--max_iterations", "4") == 3
-    captured = capsys.readouterr()
-    assert "Traceback" not in captured.err
-    assert "finite" in captured.err or "not 1" in captured.err
-    assert not (tmp_path / "run_results" / "ppo" / "agent").exists()

@@ -24,12 +24,6 @@ ROWS = {
 }
 
 
-def test_the_curves_go_from_one_reply_to_the_largest_count():
-    found = choosing.curves(ROWS)
-    assert [(point["n"], point["relevance_r10"]) for point in found["before"]] == [(1, 0.2), (2, 0.3), (4, 0.4)]
-    assert [(point["n"], point["relevance_r10"]) for point in found["after"]] == [(1, 0.3), (2, 0.5)]
-
-
 def test_a_sentence_for_each_measure():
     worth = "the agent is worth the best of 2.0 of its start's, at the kl of the best of 4.0."
     assert [line.lower() for line in choosing.sentences(ROWS)] == [

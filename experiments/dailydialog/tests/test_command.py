@@ -4,9 +4,10 @@ import subprocess
 
 import pytest
 
-from experiments.dailydialog import command, stages
-from experiments.dailydialog.command import Progress, main
-from rlhf_dialog.terminal import Console
+from experiments.dailydialog import command
+from experiments.dailydialog.command import main
+from experiments.dailydialog.jobs import Job, run_jobs
+from rlhf_dialog.errors import UserError
 
 
 @pytest.fixture
@@ -33,14 +34,14 @@ def test_a_checkout_is_refused_unless_it_ignores_the_folder(tmp_path, capsys, da
     assert said(capsys, "--data_path", data, "--work", checkout / "runs" / "work")[0] == 0
 
 
-def test_the_time_left_is_that_of_the_estimates_and_of_a_slower_stage(monkeypatch):
-    progress = Progress(Console(quiet=True))
-    clock = [0.0]
-    monkeypatch.setattr(command.time, "monotonic", lambda: clock[0])
-    progress.name, progress.number, progress.began = "judge_bag", stages.NAMES.index("judge_bag") + 1, 0.0
-    progress.minutes = {"judge_bag": 10.0, "act_judge": 30.0}
-    clock[0] = 300.0
-    assert progress.left(0.5) == ", about 35 min left"  # as fast as was estimated
-    clock[0] = 600.0
-    assert progress.left(0.5) == ", about 40 min left"  # half as fast
-    assert progress.left(0.05) == ", about 40 min left"  # too early to know: 9.5 + 30
+def test_jobs_run_side_by_side_and_one_that_fails_is_named(tmp_path):
+    def job(name, program):
+        return Job(name, ["-c", program], tmp_path / f"{name}.txt", tmp_path / name)
+
+    ended = run_jobs([job("a", "print('step 1 of 2')"), job("b", "pass")], at_once=2)
+    assert {name: (one.code, [line for _, line in one.lines]) for name, one in ended.items()} == {
+        "a": (0, ["step 1 of 2"]),
+        "b": (0, []),
+    }
+    with pytest.raises(UserError, match=r"c: ended with exit code 1; .*no memory"):
+        run_jobs([job("c", "raise SystemExit('no memory')")])

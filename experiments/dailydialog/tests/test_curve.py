@@ -26,13 +26,6 @@ def test_checkpoints_are_equally_far_apart(scene):
     assert [job.words[-3] for job in curve.exports(scene)] == ["6", "12", "18", "24"]
 
 
-@pytest.mark.parametrize(("kept", "wanted"), [(0, []), (1, []), (2, [2]), (4, [2, 4, 6])])
-def test_a_run_with_few_checkpoints(scene, kept, wanted):
-    for path in sorted((scene.folder("ppo") / "rloo_0/checkpoints").iterdir())[kept:]:
-        path.rmdir()
-    assert curve.iterations(scene) == wanted
-
-
 def test_the_points_of_the_curve(scene):
     values = {"start_0": 0.25, "curve_000012_0": 0.5, "rloo_0_0": 0.75}
     folder = scene.folder("validation") / "at_1"

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.dailydialog import estimate
 from experiments.dailydialog.estimate import step_seconds, tokens_for
 from experiments.dailydialog.jobs import Ended
-from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import FULL, SHORT
 
 
@@ -36,15 +34,3 @@ def test_tokens_are_what_the_minutes_allow(of_token, tokens):
     assert tokens_for(SHORT, of_token) == tokens
     assert tokens_for(replace(SHORT, minutes=None), of_token) == 200_000
     assert tokens_for(FULL, of_token) == 330_000
-
-
-def test_rows_of_a_larger_start_take_as_much_longer_as_its_tokens(tmp_path, monkeypatch):
-    """Of 7,000 prompts four draws at two temperatures, of an agent and its start, on two cores: half of the seconds each."""
-    monkeypatch.setattr(estimate, "cores", lambda: 2)
-    scene = Scene(tmp_path, tmp_path, "full", tmp_path, lambda _: None)
-    scene.plan = {"tokens": 330_000}
-    row = {"seconds": 2.0, "drawing": 1.0, "prompts": 100.0}
-    same, slow = (estimate.seconds_of_draws(scene, 0.1, row, slower) for slower in (0.0, 20.0))
-    assert slow["test"] - same["test"] == pytest.approx(20 * 2 * 7000 * 4 * 2 * 0.01 / 2)
-    assert slow["validation"] - same["validation"] == pytest.approx(20 * 2 * 500 * 2 * 0.01 / 2)
-    assert {name for name in same if same[name] != slow[name]} == {"test", "validation"}

@@ -38,18 +38,3 @@ def test_test_is_not_read_before_something_was_chosen(scene, monkeypatch):
     chosen.write_text(json.dumps({"configuration": "of something else", "validation": {}}))
     with pytest.raises(UserError, match="is of other models"):
         measuring.test(scene)
-
-
-def test_it_is_read_for_what_was_chosen(scene, monkeypatch):
-    jobs = []
-    monkeypatch.setattr(Scene, "run", lambda _, some, side_by_side: jobs.extend(some))
-    chosen = {"configuration": measuring.configuration(scene), "validation": {}}
-    (scene.work / measuring.CHOSEN).write_text(json.dumps(chosen))
-    measuring.test(scene)
-    plans = [json.loads((scene.folder("test") / f"{job.name}.json").read_text()) for job in jobs]
-    assert [(plan["temperature"], plan["split"], plan["prompts"]) for plan in plans] == [
-        (1.0, "test", 1500),
-        (0.7, "test", 1500),
-    ]
-    assert len(plans[0]["relevance"]) == 2
-    assert plans[0]["encoder"] is None

@@ -1,7 +1,6 @@
 """The rows of a table: the numbers of `evaluate`, the distance from the start by hand, and what is kept."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from experiments.dailydialog import rows
 from experiments.dailydialog.numbers import RowFile
 from experiments.dailydialog.rows import Plan, Table
 from experiments.dailydialog.systems import System
-from experiments.divergence import log_ratios
 from experiments.matching import Match
 from rlhf_dialog.commands import evaluate
 from rlhf_dialog.data.dialogue import Dialogue
@@ -109,21 +107,6 @@ def test_the_distance_from_the_start_by_hand(world, made):
         assert kl[number] == pytest.approx(total, abs=1e-4)
 
 
-def test_the_best_of_draws_of_an_agent(world, made):
-    table = Table(plan(world, made, []))
-    asked = {**row(world, "agent"), "name": "agent_best_of_2", "kind": "best", "count": 2, "of": "agent"}
-    table.make(rows.Row(**row(world, "agent", 1)))
-    table.make(rows.Row(**asked))
-    one, other, best = (RowFile(made, name).read() for name in ("agent_0", "agent_1", "agent_best_of_2"))
-    by_hand = [(2 * some["meteor"], some["copy_price"]) for some in (one, other)]
-    # METEOR reads the reference, so the price alone chooses
-    chosen = np.where(by_hand[1][1] > by_hand[0][1], other["mean_words"], one["mean_words"])
-    assert np.array_equal(best["mean_words"], chosen)
-    agent, start = (rows.ChatAgent.load(world / name) for name in ("agent", "start"))
-    replies = table.stored("agent_best_of_2")
-    assert best["kl"] == pytest.approx(log_ratios(agent, start, replies, temperature=0.7) + np.log(2) - 0.5, abs=1e-5)
-
-
 def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
     table, asked = Table(plan(world, made, [])), []
 
@@ -144,43 +127,6 @@ def test_the_start_with_the_distinct_2_of_other_rows(world, made, monkeypatch):
     monkeypatch.setattr(rows, "match_distinct_2", lambda *_: None)
     table.make(rows.Row(**{**like, "name": "nowhere"}))
     assert not RowFile(made, "nowhere").is_there()
-
-
-def test_few_prompts_choose_the_temperature_of_all(world, made, monkeypatch, tmp_path):
-    table, asked = Table(plan(world, tmp_path, [], match_prompts=4)), []
-
-    def matched(start, prompts, sampling, wanted, steps, batch_size):
-        asked.extend(prompts)
-        return Match(0.6, wanted, wanted, None)
-
-    RowFile(tmp_path, "start_0").folder.mkdir(exist_ok=True)
-    shutil.copy(made / "start_0.npz", tmp_path)
-    monkeypatch.setattr(rows, "match_distinct_2", matched)
-    table.make(rows.Row(name="matched", kind="matched", like=["start_0"]))
-    assert len(asked) == 4 < len(table.prompts)
-    sampling = rows.replace(table.sampling(table.start), temperature=0.6)
-    drawn = generate_replies(table.start, table.prompts, sampling, 0)
-    assert [one["response"] for one in RowFile(tmp_path, "matched").replies()] == [
-        one.response for one in drawn.dialogues
-    ]
-
-
-def test_the_best_by_a_prediction_that_learns_from_more_draws(world, tmp_path, monkeypatch):
-    """The third draw, which is predicted best, is learned from and cannot be chosen: the second one is taken."""
-
-    def predict(agent, draws, scores):
-        assert agent is table.start
-        assert [[one.response for one in some.dialogues] for some in draws] == [
-            [one.response for one in table.stored(f"start_{i}").dialogues] for i in range(3)
-        ]
-        prices = np.stack([table.judges.scorer.score(some.dialogues).parts["copy_price"].raw for some in draws], axis=1)
-        assert np.array_equal(scores, prices)  # the part that reads no reference
-        return np.tile([0.0, 1.0, 2.0], (len(table.prompts), 1))
-
-    monkeypatch.setattr(rows, "predict", predict)
-    table = Table(plan(world, tmp_path, []))
-    table.make(rows.Row(name="predicted_best_of_2", kind="best", count=2, learn_from=3))
-    assert RowFile(tmp_path, "predicted_best_of_2").replies() == RowFile(tmp_path, "start_1").replies()
 
 
 def test_the_learned_bias_is_that_of_the_better_rate(world, tmp_path, monkeypatch):

@@ -48,15 +48,6 @@ def test_the_gain_is_needed_at_equal_distinct_2_too():
     ]
 
 
-def test_pretrained_judges_must_see_the_gain_too():
-    start, agents = system("SFT", 0.25, near=0.2), system("PPO", 0.40, near=0.4)
-    asked = (start, agents, system("best", 0.30, near=0.5), system("on best", 0.31), start)
-    found = words(*asked, read=(start, agents))
-    own = [found[name] for name in found if "MiniLM" in name or "SmolLM2" in name]
-    assert own == ["met", "missed", "met"]  # the best of two is nearer
-    assert words(*asked, read=(agents, agents))["SmolLM2's mutual information rises"] == "missed"
-
-
 @pytest.mark.parametrize(
     ("changed", "missed"),
     [
@@ -78,15 +69,6 @@ def test_each_is_missed_by_its_own_number(changed, missed):
     low = system("other", 0.26)
     found = words(system("SFT", 0.25, 0.04), system("PPO", **agents), low, low, system("bias", 0.25))
     assert [name.replace("%", " %").replace("  ", " ") for name, word in found.items() if word == "missed"] == missed
-
-
-def test_others_that_are_as_good_or_a_bias_that_reaches_half():
-    start, agents = system("SFT", 0.25, 0.04), system("PPO", 0.40, 0.10)
-    found = words(start, agents, agents, system("on best", 0.26), system("a bias", 0.33))
-    missed = [name for name, word in found.items() if word == "missed"]
-    assert [name.split(" by the")[0] for name in missed] == ["R@10 above that of PPO"] * 2 + [
-        "a bias: at most a third of the gain in R@10"
-    ] * 2
 
 
 def test_a_relative_gain_is_that_of_the_means():

@@ -1,11 +1,9 @@
 """The loss in nats a word, by one forward pass for each token."""
 
-import json
-
 import pytest
 import torch
 
-from experiments.dailydialog.words import READ, main, nats_a_word
+from experiments.dailydialog.words import READ, nats_a_word
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
@@ -29,23 +27,3 @@ def test_nats_a_word_by_hand(tmp_path):
             ids = [*ids, token]
     assert found["words"] == words
     assert found["nats_a_word"] == pytest.approx(nats / words, rel=1e-4)
-
-
-def test_a_pretrained_model_stands_beside_it(tmp_path):
-    """Here it is a copy that reads fewer prompts, so only their number and their loss differ."""
-    for name in ("sft", "pretrained"):
-        tiny.gpt2().save_pretrained(tmp_path / name)
-        tiny.byte_tokenizer().save_pretrained(tmp_path / name)
-    data = str(tiny.write_data(tmp_path / "data", 4))
-    keys = {"context_size": 5, "min_context_size": 1, "max_prompt_length": 96, "turn_separator": "<EOU>", "seed": 0}
-    config = keys | {"max_eval_prompts": 3, "data_path": data}
-    (tmp_path / "sft" / "training.json").write_text(json.dumps({"config": config}), encoding="utf-8")
-    plan = {"model": str(tmp_path / "sft"), "output": str(tmp_path / "words.json"), "prompts": 2}
-    for beside in (None, str(tmp_path / "pretrained")):
-        (tmp_path / "plan.json").write_text(json.dumps(plan | {"pretrained": beside}), encoding="utf-8")
-        main(tmp_path / "plan.json")
-        found = json.loads((tmp_path / "words.json").read_text(encoding="utf-8"))
-        assert found["prompts"] == 3
-        assert ("pretrained" in found) == bool(beside)
-    few = nats_a_word(ChatAgent.load(tmp_path / "pretrained"), data, config | {"max_eval_prompts": 2})
-    assert found["pretrained"] == pytest.approx(few)

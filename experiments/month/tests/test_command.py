@@ -41,14 +41,6 @@ def test_a_month_from_the_command_line(month_inputs, tmp_path, capsys):
     assert (tmp_path / "month" / "month.jsonl").read_text() == before
 
 
-@pytest.fixture
-def stages(monkeypatch):
-    """The outputs of the stages that were asked for."""
-    seen = []
-    monkeypatch.setattr(command, "run_stage", lambda stage, folder, console: seen.append(stage.output) or 0)
-    return seen
-
-
 def test_the_summary_of_a_month():
     found = summary_of(ROWS)
     assert (found["first"], found["last"], found["promoted"], found["refused"]) == (0.2, 0.45, 2, 1)

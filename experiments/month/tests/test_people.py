@@ -37,26 +37,19 @@ def said(store, without=()):
     return sorted(kept), sorted((t.dialogue, t.position, t.text, t.token_ids) for t in turns.values() if t.text), events
 
 
-# --- taste ---
-
-
 @pytest.mark.parametrize(
     ("taste", "answer", "liked"),
     [
         ({"asks": True, "max_words": 4}, "For how long ?", True),
-        ({"asks": True, "max_words": 4}, "For how many nights ?", False),
         ({"asks": True}, "Why ? Tell me .", False),
         ({"asks": False, "min_words": 3}, "I see the sea .", True),
         ({"asks": False, "min_words": 3}, "Do you see it ?", False),
         ({"says": "please"}, "Come in , Please .", True),
         ({"says": "please"}, "It pleases me .", False),
-        ({"says": "of course"}, "Yes , of  course .", True),
-        ({}, "Anything .", True),
         ({}, "  ", False),
         ({"asks": True, "max_words": 3, "matches": "any"}, "Yes .", True),
         ({"asks": True, "max_words": 3, "matches": "any"}, "Would you like to sit outside ?", True),
         ({"asks": True, "max_words": 3, "matches": "any"}, "I would like to sit outside .", False),
-        ({"asks": True, "matches": "any"}, "I would like to sit outside .", False),
     ],
 )
 def test_a_taste(taste, answer, liked):
@@ -65,9 +58,6 @@ def test_a_taste(taste, answer, liked):
 
 def test_the_share_of_liked_answers():
     assert liked_share(["Why ?", "No .", "Who ?", "He ."], ASKS) == 0.5
-
-
-# --- talking ---
 
 
 def test_a_seed_decides_all_of_it_and_nights_differ(tmp_path, host):
@@ -98,13 +88,6 @@ def test_people_err_in_a_share_of_their_judgements_and_the_troll_always(tmp_path
     wrong = [liked != said for liked, said in judged(store, "people")]
     assert 0.09 < sum(wrong) / len(wrong) < 0.31  # 0.2 within four standard errors
     assert all(liked != said for liked, said in judged(store, TROLL))
-
-
-@pytest.mark.slow
-def test_without_errors_everybody_but_the_troll_is_right(tmp_path, host):
-    store = talked(tmp_path, host, dialogues_per_night=40, noise=0, troll_labels="random")
-    assert all(liked == said for liked, said in judged(store, "people"))
-    assert {liked == said for liked, said in judged(store, TROLL)} == {True, False}
 
 
 class Answers(Host):

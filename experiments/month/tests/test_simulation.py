@@ -5,7 +5,6 @@ from fractions import Fraction
 import pytest
 
 from experiments.month import simulation
-from experiments.month.people import liked_share
 from experiments.month.simulation import Month, MonthKeys
 from experiments.month.tests.months import month_keys
 
@@ -26,32 +25,12 @@ def without_names(rows):
     return [{key: value for key, value in row.items() if key not in ("before", "after")} for row in rows]
 
 
-@pytest.mark.slow
-def test_the_first_row_is_a_night_without_feedback_in_which_nothing_drifts(month):
-    row = month.rows[0]
-    assert (row["events"], row["promoted"], row["champion"]) == (0, None, "0001")
-    assert row["equal"]
-    assert row["before"] == row["after"]
-    assert row["why"].startswith("nothing changed: 0 of about 30 ratings: ")
-
-
-@pytest.mark.slow
-def test_the_liked_share_is_of_the_champion_on_prompts_of_the_test_split(month, monkeypatch):
-    monkeypatch.setattr(month, "rows", [])
-    seen = []
-    monkeypatch.setattr(simulation, "liked_share", lambda answers, taste: seen.append(answers) or 0.25)
-    assert month._measured()["liked"] == 0.25
-    assert len(seen[0]) == 5
-    assert liked_share(["", "One", "One two"], month.keys.taste) == pytest.approx(1 / 3)
-    assert {prompt.meta["split"] for prompt in month.prompts} == {"test"}
-
-
 class Killed(BaseException):
     pass
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["in the day", "in the night", "before the row"])
+@pytest.mark.parametrize("where", ["in the day", "before the row"])
 def test_a_month_that_was_interrupted_goes_on_to_the_same_end(month_inputs, month, tmp_path, monkeypatch, where):
     def kill(*_, **__):
         raise Killed
@@ -62,8 +41,6 @@ def test_a_month_that_was_interrupted_goes_on_to_the_same_end(month_inputs, mont
         next(one.nights())
         if where == "in the day":
             patched.setattr(simulation.Host, "sampling", kill)  # some of the rows are stored
-        elif where == "in the night":
-            patched.setattr(simulation, "learn", kill)
         else:
             patched.setattr(Month, "_end", kill)
         with pytest.raises(Killed):
@@ -94,19 +71,3 @@ def test_a_month_that_was_interrupted_goes_on_to_the_same_end(month_inputs, mont
 )
 def test_the_cap_is_compared_exactly(counts, cap, within):
     assert simulation._is_within(counts, "troll", cap) == within
-
-
-@pytest.mark.slow
-def test_the_trolls_shares_of_training_set_and_gate(month, monkeypatch):
-    """Counted here from the snapshot, with the weights of the held-out set."""
-    store = month.bot.store()
-    troll = store.hash_person("troll")
-    store.close()
-    monkeypatch.setattr(month, "people", None)
-    snapshot = simulation.take_snapshot(month.bot, simulation.read_settings(month.bot.settings_path))
-    found = simulation.troll_shares(month.bot)
-    weights = snapshot.heldout.weights
-    own = sum(weights[one.event] for one in snapshot.heldout.all if one.person == troll)
-    assert found["troll_gate"] == pytest.approx(own / sum(weights.values()))
-    assert found["troll_gate"] <= 0.2 + 1e-12
-    assert found["within_cap"]

@@ -1,20 +1,13 @@
 """The command: trainings side by side, an output that is made from their cells, and going on where it was interrupted."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from experiments.policies_table import command as benchmark_policies
 from tests.parts.policy_runs import domain_file
-from tests.parts.processes import ROOT
 
-PROGRAM = (sys.executable, "-m", "experiments.policies_table")
 TINY = [
     "--policies",
     "dqn",
@@ -117,8 +110,6 @@ def test_a_table_goes_on_where_it_was_interrupted(whole, here, tmp_path, monkeyp
     ("more", "said"),
     [
         (["--marks", "10", "30"], "marks: [10, 20] -> [10, 30]"),
-        (["--test_dialogues", "30"], "test_dialogues: 20 -> 30"),
-        (["--user", "fixed"], "user: 'friendly' -> 'fixed'"),
         (["--args", "{dqn: {lr: 1e-4}}"], "args: "),
         (["--domain", "restaurant"], "domain_hash: "),
     ],
@@ -130,24 +121,3 @@ def test_cells_of_other_settings_are_refused_by_name(whole, here, more, said, ca
     assert said in error
     assert "another --output" in error
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
-
-
-def command(folder: Path, *more: str) -> list[str]:
-    return [*PROGRAM, *words(folder, *more)]
-
-
-@pytest.mark.slow
-def test_neither_processes_nor_a_kill_change_a_number(whole, tmp_path):
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    killed = subprocess.Popen(command(tmp_path, "--processes", "2"), env=env, stderr=subprocess.DEVNULL)
-    while len(list((tmp_path / "table.cells").glob("*.json"))) < 2:
-        assert killed.poll() is None
-        time.sleep(0.05)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    assert len(list((tmp_path / "table.cells").glob("*.json"))) < 6
-    subprocess.run(command(tmp_path, "--processes", "1"), env=env, check=True, capture_output=True)
-    assert table(tmp_path) == table(whole)
-    cells = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "table.cells").iterdir()}
-    subprocess.run(command(tmp_path, "--processes", "2"), env=env, check=True, capture_output=True)
-    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "table.cells").iterdir()} == cells

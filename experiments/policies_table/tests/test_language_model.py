@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.policies_table import command as benchmark_policies
-from experiments.policies_table.language_model import (
-    measure_language_model,
-)
+from experiments.policies_table.language_model import measure_language_model
 from experiments.policies_table.table import Plan
 from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.evaluation.dialogues import means
@@ -45,19 +43,7 @@ def test_it_is_measured_in_words_beside_the_rules(agent, tmp_path):
 def test_its_row_is_in_the_table_without_errors_alone(agent, tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark_policies, "run_jobs", lambda jobs, _: ((cell, job()) for cell, job in jobs))
     domain, output = domain_file(tmp_path), tmp_path / "table.json"
-    words = [
-        "--policies",
-        "random",
-        "--errors",
-        "0",
-        "15",
-        "--test_dialogues",
-        "3",
-        "--seeds",
-        "1",
-        "--output",
-        str(output),
-    ]
+    words = f"--policies random --errors 0 15 --test_dialogues 3 --seeds 1 --output {output}".split()
     assert benchmark_policies.main([*words, "--domain", str(domain), "--language_model", str(agent)]) == 0
     rows = json.loads(output.read_text(encoding="utf-8"))["summary"]
     assert [row["error_rate"] for row in rows if row["policy"] == "language_model"] == [0.0]

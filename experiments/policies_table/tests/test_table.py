@@ -2,7 +2,6 @@
 
 import pytest
 
-from experiments.policies_table import table as policy_table
 from experiments.policies_table.table import Cell, Plan, read_cell, train_cell, write_cell
 from experiments.policies_table.tests.policy_cells import point as measured
 from rlhf_dialog.errors import UserError
@@ -63,25 +62,6 @@ def test_a_baseline_is_measured_without_training(plan):
     expected = means(run_dialogues(plan.policy("handcrafted", setting), scene.make, TEST_SEED, range(6)))
     assert sum(point["test"]["turns"]) / 6 == pytest.approx(expected["turns"])
     assert sum(point["test"]["reward"]) / 6 == pytest.approx(expected["reward"])
-
-
-@pytest.mark.slow
-def test_ppo_knows_the_number_of_its_updates(plan, monkeypatch):
-    """Estimated from the length of the handcrafted policy's dialogues: 5 turns here make 1000 dialogues 5000 turns."""
-    settings = []
-    monkeypatch.setattr(policy_table, "run_dialogues", lambda *_: [[None] * 4, [None] * 6])
-    assert policy_table.expected_updates(plan.scene(0.0), 1000, 64) == 78
-    assert policy_table.expected_updates(plan.scene(0.0), 1, 1024) == 1
-    monkeypatch.undo()
-    original = Plan.policy
-    monkeypatch.setattr(
-        Plan, "policy", lambda own, name, setting: settings.append(setting) or original(own, name, setting)
-    )
-    train_cell(Cell("ppo", 0.0, 1), Plan(plan.domain, marks=(200,), test_dialogues=2))
-    train_cell(Cell("dqn", 0.0, 2), Plan(plan.domain, marks=(1, 60), test_dialogues=2, args=plan.args))
-    expected = [policy_table.expected_updates(plan.scene(0.0), *pace) for pace in ((200, 1024), (60, 64))]
-    assert [(setting.seed, setting.num_updates) for setting in settings] == list(zip((1, 2), expected, strict=True))
-    assert expected[1] > 1
 
 
 def test_a_cell_is_read_with_the_settings_that_made_it_alone(plan, tmp_path):

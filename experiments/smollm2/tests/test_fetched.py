@@ -2,14 +2,11 @@
 
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer
 
 from experiments.smollm2 import fetch
 from experiments.smollm2.parts import PARTS
 from rlhf_dialog import ChatAgent
 from rlhf_dialog.commands import train
-from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.models.policy import packs
@@ -40,25 +37,6 @@ def test_the_chat_model_packs_and_answers(parts):
     reply = agent.chat("Hello ! Do you like music ?")
     assert len(reply.split()) > 3
     assert {path.suffix for path in (parts / "smollm2").iterdir()} <= {".json", ".safetensors", ".jinja"}
-
-
-def test_the_encoder_knows_which_sentences_are_alike(parts):
-    tokenizer, model = AutoTokenizer.from_pretrained(parts / "minilm"), AutoModel.from_pretrained(parts / "minilm")
-    texts = ["A cat sleeps on the sofa.", "A kitten naps on the couch.", "The train leaves at nine."]
-    words = tokenizer(texts, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        hidden = model(**words).last_hidden_state
-    mask = words["attention_mask"].unsqueeze(2)
-    means = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
-    alike = means @ means.T
-    assert alike[0, 1] > 0.4 > 0.2 > alike[0, 2]
-
-
-def test_the_conversations_are_data(parts):
-    counts = {split: len(load_records(str(parts / "chitchat"), split)) for split in ("train", "validation", "test")}
-    assert sum(counts.values()) == 4017
-    assert min(counts.values()) > 150
-    assert len(load_prompts(str(parts / "chitchat"), "validation", 3, 1)) > 500
 
 
 def test_ppo_of_the_chat_model_goes_through_every_stage(parts, tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """The table of the chat model: its rows with tiny models, what is kept, and its intervals."""
 
 import json
-import random
 
 import numpy as np
 import pytest
@@ -9,8 +8,7 @@ import yaml
 from transformers import BertConfig, BertModel
 
 from experiments.smollm2 import table as chat_table
-from experiments.smollm2.table import AGENTS, PEOPLE, START, markdown, pairs, summary
-from rlhf_dialog.data.dialogue import Dialogue
+from experiments.smollm2.table import AGENTS, PEOPLE, START, markdown, summary
 from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
 
 
@@ -91,12 +89,3 @@ def test_the_agents_are_one_row_of_all_seeds():
         (0 + 0.5 + 1 + 1 + 1 + 0.5 + 0 + 0) / 8
     )
     assert markdown(result).splitlines()[2].startswith(f"| {AGENTS} | 2.000 [")
-
-
-def test_the_pairs_are_drawn_by_the_seed_and_show_the_end_of_a_long_turn():
-    prompts = [Dialogue([f"{i} " + "so long " * 30 + f"| end {i}"]) for i in range(9)]
-    before, after = ([one.with_reply(f"{word} {i}", False) for i, one in enumerate(prompts)] for word in ("no", "yes"))
-    shown = pairs(before, after, 4, seed=1).splitlines()[2:]
-    drawn = sorted(random.Random(1).sample(range(9), 4))
-    assert [line.split("\\| end ")[1] for line in shown] == [f"{i} | no {i} | yes {i} |" for i in drawn]
-    assert all(line.startswith("| ... ") and len(line) < 200 for line in shown)

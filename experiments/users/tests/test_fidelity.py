@@ -5,14 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.users.fidelity import (
-    UserTurns,
-    compared,
-    labels_of,
-    measured,
-    tokens,
-    words,
-)
+from experiments.users.fidelity import UserTurns, compared, labels_of, measured, tokens, words
 
 REAL = [
     UserTurns(["I want Thai food.", "What's the phone?", "Bye."], [["inform food"], ["request phone"], ["other"]]),
@@ -54,16 +47,6 @@ def test_the_measures_by_hand():
     assert found.statistic("words in a turn").point == 12 / 5
 
 
-def test_the_acts_are_those_of_the_real_users():
-    assert labels_of(REAL, [UserTurns(["Hi"], [["hello"]])]) == [
-        "inform food",
-        "other",
-        "request phone",
-        "inform price",
-    ]
-    assert labels_of(REAL, [UserTurns(["Hi"])]) == []
-
-
 def test_differences_by_hand_and_the_largest_first():
     rng = np.random.default_rng(0)
     real = [UserTurns(["a b"] * int(n)) for n in rng.integers(1, 4, 50)]
@@ -81,9 +64,3 @@ def test_differences_by_hand_and_the_largest_first():
     assert found["words in a turn"]["d"] == math.inf  # each turn has one word more, without any spread
     assert list(found)[:3] == ["words in a turn", "turns that ask", "turns in a dialogue"]
     assert list(found)[-2:] in (["distinct-1", "distinct-2"], ["distinct-2", "distinct-1"])
-
-
-def measure(mean, d, sure=True):
-    side = {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}
-    difference = {"mean": d, "low": d - 0.1, "high": d + 0.1} if sure else {"mean": d, "low": -9, "high": 9}
-    return {"real": {"mean": 0.5, "low": 0.4, "high": 0.6}, "simulated": side, "difference": difference, "d": d}

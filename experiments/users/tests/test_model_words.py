@@ -68,13 +68,6 @@ def test_the_models_words_are_said_and_the_templates_help_out(writes):
     assert read[0] == [[f"{model_words.INSTRUCTION} inform(tea=green) inform(area=north)"]]
 
 
-def test_a_second_try_has_other_chance_and_the_first_right_one_is_taken(writes):
-    writes(lambda acts, rng: rng.choice(["green tea please", "nonsense"]))
-    speak = LMWords(WORDS, None, tries=20)
-    assert {speak([GREEN], Random(seed)) for seed in range(20)} == {"green tea please"}
-    assert (speak.num_turns, speak.num_fallbacks) == (20, 0)
-
-
 def test_the_acts_are_those_of_the_agenda_whatever_the_model_writes(chat_agent):
     def transcript(nlg):
         user = AgendaUser(TEA)
@@ -89,11 +82,3 @@ def test_the_acts_are_those_of_the_agenda_whatever_the_model_writes(chat_agent):
     speak = LMWords(WORDS, chat_agent, tries=1)
     assert transcript(speak) == transcript(WORDS.say)
     assert speak.num_fallbacks == speak.num_turns > 1
-
-
-def test_one_number_of_the_stream_is_drawn_for_each_turn(writes):
-    writes(lambda acts, rng: rng.choice(["bye", "nonsense"]))
-    rng, other = Random(3), Random(3)
-    LMWords(WORDS, None)([Act("bye")], rng)
-    other.getrandbits(64)
-    assert rng.random() == other.random()

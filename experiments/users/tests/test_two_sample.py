@@ -2,7 +2,6 @@
 
 from random import Random
 
-import numpy as np
 import pytest
 
 from experiments.users import two_sample
@@ -45,21 +44,6 @@ def test_a_share_of_turns_that_give_themselves_away_is_found():
     share = next(one for one in found["telling"] if one["ngram"] == "unreal")
     assert (share["real"], round(share["simulated"], 1)) == (0, 0.6)
     assert len(calls) == 10
-
-
-def test_many_turns_on_one_side_do_not_change_what_chance_is():
-    found = distinguished([UserTurns(talk.turns * 6) for talk in talks(1)], talks(2))
-    assert 0.35 < found["turns"]["mean"] < 0.65
-
-
-def test_folds_divide_dialogues_and_kinds():
-    sample = two_sample._of_turns(talks(1, 10), talks(2, 20))
-    folds = two_sample._folds(sample, 0)
-    for dialogue in range(30):
-        assert len(set(folds[sample.dialogues == dialogue])) == 1
-    for fold in range(5):
-        own = np.unique(sample.dialogues[folds == fold])
-        assert ((own < 10).sum(), (own >= 10).sum()) == (2, 4)
 
 
 def test_the_interval_is_wider_than_that_of_independent_texts():

@@ -4,7 +4,6 @@ import pytest
 
 from experiments.users import user_talks
 from experiments.users.fidelity import UserTurns
-from experiments.users.model_words import LMWords
 from experiments.users.user_talks import labels, real_talk
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.task_oriented.world.acts import Act
@@ -44,14 +43,6 @@ def test_the_agenda_user_has_the_goals_of_the_data():
     again = user_talks.agenda(TEA, "friendly", None, [CAMREST, unknown, CAMREST], [CAMREST], 0, lambda: None)
     assert again.simulated == found.simulated
     assert found.simulated[0] != found.simulated[2]
-
-
-def test_the_agenda_in_a_models_words(chat_agent):
-    speak = LMWords(user_words(TEA), chat_agent, tries=1)
-    plain = user_talks.agenda(TEA, "friendly", None, [CAMREST], [CAMREST], 0, lambda: None)
-    found = user_talks.agenda(TEA, "friendly", speak, [CAMREST], [CAMREST], 0, lambda: None)
-    assert found.simulated[0].acts == plain.simulated[0].acts
-    assert found.notes[1] == f"The templates said {speak.num_fallbacks} of {len(plain.simulated[0].turns)} turns."
 
 
 @pytest.mark.parametrize("persona", ["", "Be Ada."])

@@ -1,11 +1,9 @@
 """What is estimated, chosen, measured and aimed at, on numbers for which it is known."""
 
-import json
-
 import numpy as np
 import pytest
 
-from experiments.dailydialog.pretrained import choosing, estimate, measuring, targets, training
+from experiments.dailydialog.pretrained import choosing, measuring, targets, training
 from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import GAE, RLOO
 from experiments.dailydialog.systems import System
@@ -27,31 +25,6 @@ def scene(tmp_path):
     chosen = {RLOO: {"lr": 3e-4}, GAE: {"lr": 3e-5, "critic_lr": 1e-3}}
     replace_json(made.folder("settings") / training.CHOSEN_SETTING, {"keys": chosen})
     return made
-
-
-def test_epochs_are_what_the_minutes_allow():
-    measured = {"beside": 60.0, "epoch": 600.0, "whole": 1200.0}
-    assert estimate.epochs_for(6, measured, 1.0) == pytest.approx(0.5)
-    assert estimate.epochs_for(600, measured, 1.0) == 1.0
-    assert estimate.epochs_for(0.1, measured, 1.0) == 0.01
-
-
-def test_minutes_are_those_of_what_was_measured(scene, monkeypatch):
-    """At 40 tokens a second six runs of 50,000 take 125 minutes, four of 12,000 with five rows of 200 prompts 28.3."""
-    measured = {"beside": 0.0, "epoch": 600.0, "whole": 600.0, "speed": 40.0}
-    measured |= {"seconds": 50.0, "drawing": 40.0, "prompts": 100.0}
-    monkeypatch.setattr(estimate, "kept", lambda *_: measured)
-    monkeypatch.setattr(estimate, "SLACK", 1.0)
-    monkeypatch.setattr(estimate.dialogues, "write", lambda _: None)
-    scene.folder("estimate").mkdir()
-    monkeypatch.setattr(estimate, "has_bfloat16", lambda *_: True)
-    estimate.estimate(scene)
-    assert (scene.plan["minutes"]["ppo"], scene.plan["minutes"]["settings"]) == (125.0, 28.3)
-    assert scene.plan["epochs"]["next_act"] == 0.4  # of 4 minutes
-    monkeypatch.setattr(estimate, "has_bfloat16", lambda *_: False)
-    estimate.estimate(scene)
-    assert (scene.plan["tokens"], scene.plan["validation_prompts"]) == (25_000, 100)
-    assert scene.plan["minutes"]["ppo"] == 20.8  # two runs
 
 
 def test_a_run_has_the_chosen_setting_and_the_reward(scene):
@@ -81,14 +54,6 @@ def test_the_setting_with_the_larger_gain_wins_among_those_that_keep_near():
     for far in ({"distinct_2": 0.67}, {"mean_words": 12.0}):
         assert choosing.best_of({"start": start, "setting_1": good, "setting_2": better | far}) == "setting_1"
         assert choosing.best_of({"start": start, "setting_1": good | far, "setting_2": better | far}) == "setting_2"
-
-
-def test_the_gain_of_the_newest_half_counts(tmp_path):
-    gains = [0.5, None, 0.01, 0.03, None]
-    (tmp_path / "metrics.jsonl").write_text(
-        "".join(json.dumps({"iteration": i, "objective/gain": gain}) + "\n" for i, gain in enumerate(gains, start=1))
-    )
-    assert choosing.last_gain(tmp_path) == pytest.approx(0.02)
 
 
 def test_test_waits_for_what_was_chosen(scene):

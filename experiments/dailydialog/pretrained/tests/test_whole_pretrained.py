@@ -1,82 +1,21 @@
-"""A pretrained size at its smallest: every stage to the tables, in this process, with a model that the test makes.
+"""A pretrained size at its smallest: every stage to the tables, in this process, with a model that the test makes."""
 
-It takes about 45 seconds of the processor. With processes of their own the jobs would import torch thirty times.
-"""
-
-import contextlib
-import importlib
 import json
 import re
-import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from benchmarks.tests.inputs import CLASSIFIER
 from experiments.dailydialog import jobs
 from experiments.dailydialog.command import main
-from experiments.dailydialog.jobs import Ended
 from experiments.dailydialog.pretrained.stages import NAMES
+from experiments.dailydialog.tests.in_process import run_here, run_whole, texts_in
 from experiments.everyday_dialogues.dialogues import write_dialogues
-from rlhf_dialog.commands import dispatcher
-from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from tests.parts import tiny
-from tests.parts.processes import load_script
 
 TURNS = ("Do you like jazz ?", "I prefer quiet evenings .", "Why is that ?", "My neighbours sleep early .")
-
-
-class Log:
-    """A log whose lines have their times."""
-
-    def __init__(self, file):
-        self.file, self.lines, self.open = file, [], ""
-
-    def write(self, text):
-        self.file.write(text)
-        *whole, self.open = (self.open + text).split("\n")
-        self.lines += [(time.monotonic(), line) for line in whole]
-        return len(text)
-
-    def flush(self):
-        if not self.file.closed:
-            self.file.flush()
-
-    def close(self):
-        """A handler of another library ends with it."""
-
-    def isatty(self):
-        return False
-
-
-def run_here(some, at_once=1, threads=None, minute=None):
-    """As `run_jobs`, without processes of their own."""
-    return {job.name: run_one(job) for job in some if not job.output.exists()}
-
-
-def run_one(job):
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    start = time.monotonic()
-    with job.log.open("a") as file, contextlib.redirect_stdout(Log(file)) as log, contextlib.redirect_stderr(log):
-        code = call(job.words)
-    assert code in job.codes, job.log.read_text()[-3000:]
-    return Ended(code, start, time.monotonic(), log.lines)
-
-
-def call(words):
-    kept = sys.argv
-    try:
-        if words[:2] == ["-m", "rlhf_dialog"]:
-            return dispatcher.main(words[2:])
-        if words[0] == "-m":
-            return importlib.import_module(words[1]).main(Path(words[2])) or 0
-        return load_script(words[0]).main(words[1:])
-    finally:
-        sys.argv = kept
 
 
 def save_encoder(folder):
@@ -126,11 +65,7 @@ def words_of(world, work):
 def work(world, tmp_path_factory):
     """The folder of a run to its end."""
     folder = tmp_path_factory.mktemp("whole") / "work"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "run_jobs", run_here)
-        # the tests of the benchmark keep it out of the registry
-        patch.setitem(RewardFactory.classes, "BenchmarkClassifier", CLASSIFIER)
-        assert main(words_of(world, folder)) == 0
+    run_whole(words_of(world, folder))
     return folder
 
 
@@ -140,9 +75,10 @@ def table_of(work):
     return re.sub(r"\| \d+ \|$", "|", text, flags=re.MULTILINE)
 
 
-def test_every_stage_ends_and_the_tables_have_every_row(work):
+def test_every_stage_ends_and_the_tables_have_every_row_and_no_text(work, world):
     assert all((work / name / "done.json").is_file() for name in NAMES)
     table = (work / "results.md").read_text(encoding="utf-8")
+    assert texts_in(table, world / "data") == []
     sections = {part.partition("\n")[0].partition(":")[0]: part for part in table.split("\n## ")}
     first = sections["Temperature 1"]
     untrained = ("SFT", "SFT, greedy", "SFT, bias learned from the score", "nearest train reply", "true replies")
@@ -177,18 +113,7 @@ def test_what_was_chosen_is_older_than_what_was_read_of_test(work):
         assert rows[0]["replies"].keys() == {"before", "after"}
 
 
-def test_the_tables_hold_no_text_of_the_data(work, world):
-    table = (work / "results.md").read_text(encoding="utf-8")
-    files = (world / "data").rglob("dialogues_t*.txt")
-    turns = {turn.strip() for path in files for turn in path.read_text().split("__eou__")}
-    assert len(turns) > 100
-    assert [turn for turn in turns if len(turn.split()) > 2 and turn in table] == []
-
-
-def test_a_second_call_does_nothing_and_a_stopped_one_goes_on(work, world, capsys, monkeypatch):
-    monkeypatch.setattr(jobs, "run_jobs", lambda *_, **__: pytest.fail("something was done again"))
-    assert main(words_of(world, work)) == 0
-    assert capsys.readouterr().out.count("done before, skipped") == len(NAMES)
+def test_a_stopped_one_goes_on_and_does_nothing_again(work, world, capsys, monkeypatch):
     before, ran = table_of(work), []
     for name in ("test/done.json", "test/at_1/rows.json", "test/at_1/greedy.npz", "table/done.json", "leak/done.json"):
         (work / name).unlink()
@@ -201,3 +126,6 @@ def test_a_second_call_does_nothing_and_a_stopped_one_goes_on(work, world, capsy
     assert main(words_of(world, work)) == 0
     assert ran == ["at_1"]
     assert table_of(work) == before
+    capsys.readouterr()
+    assert main(words_of(world, work)) == 0
+    assert capsys.readouterr().out.count("done before, skipped") == len(NAMES)
