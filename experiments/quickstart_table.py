@@ -114,7 +114,7 @@ def train_on_references(folder: Path, seed: int) -> None:
     number = round(episodes / config["num_responses_per_prompt"])
     stage = quickstart.Stage(
         REFERENCES,
-        f"train-sft --config sft_quickstart.yaml --model_path {quickstart.SFT} --data_path {quickstart.DATA} "
+        f"-m rlhf_dialog train-sft --config sft_quickstart.yaml --model_path {quickstart.SFT} --data_path {quickstart.DATA} "
         f"--output {ON_REFERENCES} --max_train_prompts {number} --epochs 1 --learning_rate {REFERENCES_RATE}",
         (Path("configs/sft_quickstart.yaml"), quickstart.SFT, quickstart.DATA),
         ON_REFERENCES,

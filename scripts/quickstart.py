@@ -11,6 +11,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import runpy
 import shutil
 import sys
 import tempfile
@@ -31,7 +32,6 @@ except ModuleNotFoundError as error:
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_dialog.commands import dispatcher
 from rlhf_dialog.commands.command_line import check_seed, exit_code, exit_on_sigterm
 from rlhf_dialog.config.loading import shipped_folder
 from rlhf_dialog.terminal import Console
@@ -62,7 +62,7 @@ class Stage:
         return replace(self, command=f"{self.command} --seed {seed}") if self.seeded and seed else self
 
 
-WRITE = "write-dialogues --num_dialogues 16000 --output"
+WRITE = "-m rlhf_dialog write-dialogues --num_dialogues 16000 --output"
 CONFIGS = {kind: Path(f"configs/{kind}_quickstart.yaml") for kind in ("sft", "intent", "preference")}
 SCORE = Path("configs/quickstart_score.yaml")
 ROUNDS = (  # the stages of a round run side by side
@@ -79,13 +79,13 @@ ROUNDS = (  # the stages of a round run side by side
     (
         Stage(
             "supervised fine-tuning of a small Llama from scratch",
-            "train-sft --config sft_quickstart.yaml",
+            "-m rlhf_dialog train-sft --config sft_quickstart.yaml",
             (CONFIGS["sft"], CARELESS),
             SFT,
         ),
         Stage(
             "train the act classifier of the reward",
-            "train-intent-classifier --config intent_quickstart.yaml",
+            "-m rlhf_dialog train-intent-classifier --config intent_quickstart.yaml",
             (CONFIGS["intent"], CARELESS),
             INTENT,
         ),
@@ -93,7 +93,7 @@ ROUNDS = (  # the stages of a round run side by side
     (
         Stage(
             "train the preference model of the reward",
-            "train-preference-model --config preference_quickstart.yaml",
+            "-m rlhf_dialog train-preference-model --config preference_quickstart.yaml",
             (CONFIGS["preference"], PAIRS, SFT),
             PREFERENCE,
         ),
@@ -101,7 +101,7 @@ ROUNDS = (  # the stages of a round run side by side
     (
         Stage(
             "PPO",
-            "train --config quickstart.yaml",
+            "-m rlhf_dialog train --config quickstart.yaml",
             (Path("configs/quickstart.yaml"), DATA, SFT, INTENT, PREFERENCE),
             RUN,
         ),
@@ -109,7 +109,7 @@ ROUNDS = (  # the stages of a round run side by side
     (
         Stage(
             "compare before and after on held-out prompts",
-            f"evaluate --agent {RUN}/agent --baseline {SFT} --config {SCORE.name} --max_prompts 400 "
+            f"-m rlhf_dialog evaluate --agent {RUN}/agent --baseline {SFT} --config {SCORE.name} --max_prompts 400 "
             f"--output {RUN}/evaluation.json --replies {RUN}/replies.jsonl",
             (SCORE, RUN / "agent", SFT, INTENT, DATA),
             RUN / "evaluation.json",
@@ -119,7 +119,7 @@ ROUNDS = (  # the stages of a round run side by side
     (
         Stage(
             "report with the comparison",
-            f"report {RUN}",
+            f"-m rlhf_dialog report {RUN}",
             (RUN / "metrics.jsonl", RUN / "evaluation.json", RUN / "replies.jsonl"),
             RUN / "report.html",
             clear=False,
@@ -127,7 +127,7 @@ ROUNDS = (  # the stages of a round run side by side
         ),
         Stage(
             "plot",
-            f"plot-run --run {RUN}",
+            f"-m rlhf_dialog plot-run --run {RUN}",
             (RUN / "metrics.jsonl",),
             RUN / "plot.png",
             clear=False,
@@ -179,7 +179,7 @@ def run_stages(stages: Sequence[Stage], folder: Path, console: Console) -> int:
     changed = [stage for stage in stages if not is_unchanged(stage, folder)]
     for stage in stages:
         note = "" if stage in changed else "  (unchanged, skipped)"
-        console.print(f"\n[bold]{stage.title}[/bold]{note}\n$ rlhf-dialog {stage.command}")
+        console.print(f"\n[bold]{stage.title}[/bold]{note}\n$ python {stage.command}")
     if not changed:
         return 0
     load_libraries()
@@ -217,7 +217,7 @@ def load_libraries() -> None:
 
 
 def call(stage: Stage, folder: Path, file: Path | None, side_by_side: bool) -> None:
-    """In a process of its own: run the command in `folder`, with what it prints in the file, and exit with its code."""
+    """In a process of its own: run the command in `folder`, with what it prints in the file, and end with its exit code."""
     import torch
 
     os.chdir(folder)
@@ -227,7 +227,8 @@ def call(stage: Stage, folder: Path, file: Path | None, side_by_side: bool) -> N
         os.dup2(written.fileno(), 2)
     if side_by_side:
         torch.set_num_threads(1)
-    sys.exit(dispatcher.main(stage.command.split()))
+    _, module, *sys.argv[1:] = stage.command.split()
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def end(process: BaseProcess) -> None:

@@ -1,6 +1,7 @@
 """A stage of the quickstart runs in the folder that is given, and again only when its code, inputs or command changed."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,19 @@ from rich.console import Console
 from scripts import quickstart
 from scripts.quickstart import Stage
 
-STAGE = Stage("copy", "copy --now", (Path("given.txt"),), Path("runs/out"))
-BESIDE = Stage("count", "count", (), Path("runs/counted"))
+STAGE = Stage("copy", "-m copy --now", (Path("given.txt"),), Path("runs/out"))
+BESIDE = Stage("count", "-m count", (), Path("runs/counted"))
 
 
-def command(words):
-    """In place of `rlhf-dialog`: writes what it was told and its threads, into its output, the log and what it prints."""
+def command(module, **_):
+    """In place of a module: writes what it was told and its threads, into its output, the log and what it prints."""
+    words = [module, *sys.argv[1:]]
     line = f"{' '.join(words)}: {torch.get_num_threads()}"
     with open("log", "a") as log:
         log.write(f"{line}\n")
     print(line)
     Path("runs/out" if words[0] == "copy" else "runs/counted").mkdir(parents=True)
-    return int(words[0] == "copy" and Path("given.txt").read_text() == "broken")
+    sys.exit(int(words[0] == "copy" and Path("given.txt").read_text() == "broken"))
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(quickstart, "PACKAGE", tmp_path / "package")
     monkeypatch.setattr(quickstart, "ROUNDS", ((STAGE, BESIDE), (STAGE,)))
     monkeypatch.setattr(quickstart, "load_libraries", lambda: None)
-    monkeypatch.setattr(quickstart.dispatcher, "main", command)
+    monkeypatch.setattr(quickstart.runpy, "run_module", command)
     (tmp_path / "work/given.txt").write_text("one")
     return tmp_path / "work"
 

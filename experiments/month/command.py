@@ -20,7 +20,7 @@ from rlhf_dialog.commands.command_line import versions
 from rlhf_dialog.commands.options import YamlOptions, run_command
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.terminal import Console
-from scripts.quickstart import Stage, run_stage
+from scripts.quickstart import Stage, run_stages
 
 logger = logging.getLogger(__name__)
 # quantiles of Student's t, 1 to 9 degrees of freedom
@@ -69,10 +69,8 @@ def prepare(config: MonthKeys, console: Console) -> None:
     """The stages that write what the configuration names. Raises UserError when one fails."""
     named = {Path(config.data_path), Path(config.agent)}
     for stage in STAGES:
-        if stage.output in named:
-            console.print(f"[bold]{stage.title}[/bold]\n$ python {stage.command}")
-            if code := run_stage(stage, Path(), console):
-                raise UserError(f"{stage.title}: ended with exit code {code}; its message is above")
+        if stage.output in named and (code := run_stages([stage], Path(), console)):
+            raise UserError(f"{stage.title}: ended with exit code {code}; its message is above")
 
 
 def month(config: MonthKeys, console: Console) -> None:
