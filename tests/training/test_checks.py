@@ -136,8 +136,8 @@ def test_a_check_warns_above_4_times_the_noise_once_and_stops_above_20_times(che
     assert not caplog.records
     for largest, mean in ((0.1, 0.042), (0.41, 0.01), (1.99, 0.199)):
         check(largest, mean, 500)(noise)
-    (warned,) = caplog.messages
-    assert "times the rounding noise" in warned
+        (warned,) = caplog.messages
+    assert "4.1 times the rounding noise" in warned
     assert "precision: fp32" in warned
     for largest, mean in ((0.3, 0.205), (2.01, 0.01)):
         with pytest.raises(RunStopped, match=r" 20\.1 times"):

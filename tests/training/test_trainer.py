@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rlhf_dialog.config.estimators import ESTIMATORS
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.generation import StopRule
@@ -136,6 +137,13 @@ def test_state_is_json_and_goes_back():
     assert other.value_norm.mean == trainer.value_norm.mean != 0
     assert other.sampler.take(3) == trainer.sampler.take(3)
     assert make_trainer(use_valuenorm=False).state_dict()["value_normalizer"] is None
+
+
+def test_a_size_that_another_rank_had_to_take_is_taken_at_the_end_of_the_iteration(monkeypatch):
+    trainer = make_trainer()
+    monkeypatch.setattr(World, "gather", lambda _, x: [x, {"update": 1}] if isinstance(x, dict) else [x])
+    trainer.step()
+    assert trainer.sizes.rows == {"update": 1}
 
 
 def test_what_a_metric_of_the_user_takes_is_in_no_other_time(monkeypatch):
