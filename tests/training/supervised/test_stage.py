@@ -6,7 +6,6 @@ import logging
 import math
 import random
 from collections import Counter
-from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +15,6 @@ from transformers import Trainer, TrainingArguments
 
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.metrics.acts import act_counts, macro_f1
 from rlhf_dialog.training.supervised import intent_classifier as intent
 from rlhf_dialog.training.supervised.settings import IntentConfig, SupervisedKeys
 from rlhf_dialog.training.supervised.stage import (
@@ -28,7 +26,6 @@ from rlhf_dialog.training.supervised.stage import (
     num_steps,
 )
 from tests.parts import tiny
-from tests.parts.slow_metrics import slow_macro_f1
 
 
 class Recorded(SupervisedStage[SupervisedKeys]):
@@ -117,17 +114,6 @@ def test_scores_by_hand():
     assert commissive == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}
     assert result["macro_f1"] == pytest.approx((2 / 3 + 2 / 3 + 0.4) / 3)  # nothing is commissive or taken for it
     assert result["confusion_matrix"] == matrix
-
-
-@pytest.mark.parametrize("empty", [(), (1, 3)])
-def test_the_macro_f1_of_the_report_is_that_of_an_evaluation(empty):
-    """Acts that nobody wants and nobody finds do not count in either."""
-    matrix = [[0 if {i, j} & set(empty) else 1 + (3 * i + 5 * j) % 7 for j in range(4)] for i in range(4)]
-    cells = [(i, j) for i, j in product(range(4), range(4)) for _ in range(matrix[i][j])]
-    classes, acts = [j for _, j in cells], [i + 1 for i, _ in cells]
-    report = intent.scores(matrix)["macro_f1"]
-    assert report == pytest.approx(slow_macro_f1(classes, acts))
-    assert report == float(macro_f1(act_counts(classes, acts).sum(axis=0)))
 
 
 @pytest.mark.parametrize(
