@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import groupby
 from operator import itemgetter
 from sqlite3 import Row
 from typing import Any
@@ -20,7 +19,6 @@ from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
 ABOVE = "above one person's share (person_cap)"
 Prompt = tuple[str, ...]
-NAMES = ("kind", "person", "dialogue", "owner")
 
 
 def describe_progress(num_ratings: int, num_heldout: int, settings: BotSettings) -> str:
@@ -33,11 +31,7 @@ def describe_progress(num_ratings: int, num_heldout: int, settings: BotSettings)
 
 @dataclass(frozen=True, slots=True)
 class RatedAnswer:
-    """An answer that somebody liked or disliked.
-
-    >>> RatedAnswer(("Is it far ?",), "Two streets .", True, "thumb", "0a1b2c3d4e5f6071", "3f...", 12).liked
-    True
-    """
+    """An answer that somebody liked or disliked."""
 
     prompt_turns: Prompt  # all that was said before, oldest first
     response: str
@@ -143,78 +137,46 @@ LABELS = f"""
     LEFT JOIN turns AS other
         ON other.id = feedback.other AND other.dialogue = feedback.dialogue AND other.position = answer.position
     WHERE feedback.id <= :upto AND {counting("feedback")}"""
-TURNS = "SELECT id, dialogue, position, text, created"
-RATED = "SELECT dialogue FROM feedback"
-HELDOUT_RATED = f"SELECT id FROM dialogues WHERE heldout AND id IN ({RATED} WHERE dialogue = dialogues.id)"
+TURNS = "SELECT * FROM turns WHERE dialogue IN (SELECT dialogue FROM feedback) ORDER BY position, id"
 CHANGES = (
     "SELECT dialogue, turn, text, created FROM feedback WHERE kind IN ('choice', 'edit') AND id <= :upto ORDER BY id"
 )
 
 
-@dataclass(frozen=True)
-class LabelCounts:
-    """How many events give an answer liked or disliked, or a pair, by kind and by person; `left_out` as in `Examples`."""
-
-    kinds: Counter[str]  # liked, disliked, edit, choice
-    people: Counter[str]
-    left_out: dict[str, int]
-
-
-def count_labels(store: Store) -> LabelCounts:
-    """What `read_examples` reads, counted by SQL. Raises UserError when the store cannot be read."""
-    statement = f"SELECT left_out, kind, liked, person, count(*) AS number FROM ({LABELS}) GROUP BY 1, 2, 3, 4"
-    kinds, people, left_out = Counter[str](), Counter[str](), Counter[str]()
-    for row in store.iterate(statement, {"upto": as_limit(None)}):
-        if row["left_out"] is not None:
-            left_out[row["left_out"]] += row["number"]
-            continue
-        kinds[row["kind"] if row["liked"] is None else "liked" if row["liked"] else "disliked"] += row["number"]
-        people[row["person"]] += row["number"]
-    return LabelCounts(kinds, people, dict(left_out))
-
-
-def read_examples(store: Store, upto: int | None = None, heldout: bool = False) -> Examples:
-    """All labelled answers and pairs of the store as of the event `upto`; with `heldout`, the texts of held-out dialogues alone.
-
-    Raises UserError when the store cannot be read.
-    """
-    values, which = {"upto": as_limit(upto)}, HELDOUT_RATED if heldout else RATED
-    all_labels = f"{LABELS} AND feedback.dialogue IN ({which}) ORDER BY feedback.dialogue, feedback.id"
-    ids = "NULL AS token_ids" if heldout else "token_ids"
-    all_turns = f"{TURNS}, {ids} FROM turns WHERE dialogue IN ({which}) ORDER BY dialogue, position, id"
-    left_out, examples, shared = Counter[str](), list[Example](), dict[Any, Any]()
-    by_dialogue = itemgetter("dialogue")
+def read_examples(store: Store, upto: int | None = None) -> Examples:
+    """All labelled answers and pairs of the store as of the event `upto`. Raises UserError when the store cannot be read."""
+    values = {"upto": as_limit(upto)}
+    turns: dict[str, list[Row]] = defaultdict(list)
+    changes: dict[str, list[Row]] = defaultdict(list)
     with store.reading():
-        changes: dict[str, list[Row]] = defaultdict(list)
-        for change in store.iterate(CHANGES, values):
+        labels = store.rows(f"{LABELS} ORDER BY feedback.dialogue, feedback.id", values)
+        for turn in store.rows(TURNS):
+            turns[turn["dialogue"]].append(turn)
+        for change in store.rows(CHANGES, values):
             changes[change["dialogue"]].append(change)
-        by_name = groupby(store.iterate(all_turns), by_dialogue)
-        for dialogue, labels in groupby(store.iterate(all_labels, values), by_dialogue):
-            rows = list(labels)
-            left_out.update(row["left_out"] for row in rows if row["left_out"])
-            if usable := [row for row in rows if not row["left_out"]]:
-                turns = next(list(turns) for name, turns in by_name if name == dialogue)
-                examples += [_example(row, turns, changes[dialogue], shared) for row in usable]
-    return Examples(*_split(examples), dict(left_out))
+    left_out = Counter(row["left_out"] for row in labels if row["left_out"])
+    usable = [row for row in labels if not row["left_out"]]
+    return Examples(
+        *_split(_example(row, turns[row["dialogue"]], changes[row["dialogue"]]) for row in usable), dict(left_out)
+    )
 
 
-def _example(label: Row, turns: Sequence[Row], changes: Sequence[Row], shared: dict[Any, Any]) -> Example:
-    """`shared` holds one object for each number of a token and each name, which many examples have."""
+def _example(label: Row, turns: Sequence[Row], changes: Sequence[Row]) -> Example:
     by_id = {turn["id"]: turn for turn in turns}
     answer = by_id[label["turn"]]
     prompt = turns_before(turns, answer, changes)
-    origin: dict[str, Any] = {key: label[key] and shared.setdefault(label[key], label[key]) for key in NAMES}
+    origin: dict[str, Any] = {key: label[key] for key in ("kind", "person", "dialogue", "owner")}
     origin |= {"event": label["id"], "heldout": bool(label["heldout"])}
     if label["liked"] is not None:
-        return RatedAnswer(prompt, answer["text"], bool(label["liked"]), ids=_ids(answer, shared), **origin)
+        return RatedAnswer(prompt, answer["text"], bool(label["liked"]), ids=_ids(answer), **origin)
     is_edit = label["kind"] == "edit"
     other = answer if is_edit else by_id[label["other"]]
     return AnswerPair(
         prompt,
         chosen=label["text"] or "" if is_edit else answer["text"],
         rejected=other["text"],
-        chosen_ids=None if is_edit else _ids(answer, shared),
-        rejected_ids=_ids(other, shared),
+        chosen_ids=None if is_edit else _ids(answer),
+        rejected_ids=_ids(other),
         **origin,
     )
 
@@ -241,7 +203,8 @@ def newest_prompts(store: Store, count: int, context_size: int, last_turn: int |
     """
     prompts: dict[Prompt, None] = {}
     with store.reading():
-        for number, dialogue in store.newest_answers(last_turn):
+        statement = "SELECT id, dialogue FROM turns WHERE speaker = 'agent' AND id <= ? ORDER BY id DESC"
+        for number, dialogue in store.rows(statement, (as_limit(last_turn),)):
             turns = store.rows("SELECT * FROM turns WHERE dialogue = ? ORDER BY position, id", (dialogue,))
             answer = next(turn for turn in turns if turn["id"] == number)
             changes = store.rows(
@@ -254,20 +217,17 @@ def newest_prompts(store: Store, count: int, context_size: int, last_turn: int |
     return list(prompts)
 
 
-def _ids(turn: Row, shared: dict[Any, Any]) -> tuple[int, ...] | None:
-    if turn["token_ids"] is None:
-        return None
+def _ids(turn: Row) -> tuple[int, ...] | None:
     with damage_as_user_error(f"the store of feedback: turn {turn['id']} is damaged (", "); put a backup in its place"):
-        return tuple(shared.setdefault(one, one) for one in parse_json(turn["token_ids"])) or None
+        return tuple(parse_json(turn["token_ids"] or "[]")) or None
 
 
 def training_set(
     examples: Examples, settings: BotSettings, consumed: Iterable[int], draw: random.Random
 ) -> TrainingSet:
-    """What a night learns from: all that is new, older examples drawn again, nobody above the cap.
+    """What a night learns from: all that is new, older examples drawn again, nobody above the cap; empty when nothing is new.
 
-    `consumed` are the events of earlier nights. Held-out dialogues are left out, and what `filtered` leaves out. Empty when
-    nothing is new.
+    `consumed` are the events of earlier nights. Held-out dialogues are left out, and what `filter_examples` leaves out.
     """
     eligible = [example for example in examples.all if not example.heldout]
     before = set(consumed)
@@ -351,28 +311,19 @@ def filter_examples(examples: Sequence[Example], settings: BotSettings) -> tuple
 
 
 def select_measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
-    """Without repetitions, and within the limits of length."""
-    kept, left_out = _distinct(examples)
-    fitting = [one for one in kept if _fits(one, settings)]
-    left_out["too short or too long (min_words, max_words)"] += len(kept) - len(fitting)
+    """Without what one person said of the same answer to the same prompt before, and within the limits of length."""
+    newest: dict[tuple[Any, ...], Example] = {}
+    for one in examples:
+        texts = (one.response,) if isinstance(one, RatedAnswer) else (*sorted((one.chosen, one.rejected)), one.kind)
+        newest[(type(one).__name__, one.person, one.prompt_turns, *texts)] = one
+    fitting = []
+    for one in sorted(newest.values(), key=lambda one: one.event):
+        texts = (one.response,) if isinstance(one, RatedAnswer) else (one.chosen, one.rejected)
+        if all(settings.min_words <= len(text.split()) <= settings.max_words for text in texts):
+            fitting.append(one)
+    left_out = Counter({"repetitions": len(examples) - len(newest)})
+    left_out["too short or too long (min_words, max_words)"] = len(newest) - len(fitting)
     return fitting, +left_out
-
-
-def _distinct(examples: Sequence[Example]) -> tuple[list[Example], Counter[str]]:
-    """Without what one person said of the same answer to the same prompt before; the newest counts."""
-    newest = {_subject(one): one for one in examples}
-    kept = sorted(newest.values(), key=lambda one: one.event)
-    return kept, +Counter({"repetitions": len(examples) - len(kept)})
-
-
-def _subject(one: Example) -> tuple[Any, ...]:
-    texts = (one.response,) if isinstance(one, RatedAnswer) else (*sorted((one.chosen, one.rejected)), one.kind)
-    return (type(one).__name__, one.person, one.prompt_turns, *texts)
-
-
-def _fits(one: Example, settings: BotSettings) -> bool:
-    texts = [one.response] if isinstance(one, RatedAnswer) else [one.chosen, one.rejected]
-    return all(settings.min_words <= len(text.split()) <= settings.max_words for text in texts)
 
 
 def _keep_agreed(examples: list[Example], agreement: float) -> list[Example]:
