@@ -1,7 +1,6 @@
 """Which versions are in memory, and which one a new dialogue gets."""
 
 import logging
-from functools import partial
 
 import pytest
 
@@ -123,11 +122,6 @@ def test_a_damaged_pointer_leaves_the_version_that_is_served():
         served_of(source).hold()
 
 
-def resampled(change):
-    """What gives an agent another sampling."""
-    return lambda agent: setattr(agent, "sampling", change(agent.sampling))
-
-
 def test_a_version_with_broken_weights_is_not_served(bot):
     def break_weights(folder):
         weights = folder / "model.safetensors"
@@ -150,20 +144,21 @@ def test_a_plain_chat_model_speaks_by_its_template_unless_it_has_settings(tmp_pa
     assert load_agent(tmp_path).settings.turn_separator == "<EOU>"
 
 
-@pytest.mark.parametrize(
-    ("keys", "is_greedy", "temperature", "top_p"),
-    [
-        ({}, False, 0.9, 0.6),
-        ({"chat_temperature": 0.3, "chat_top_p": 1.0}, False, 0.3, 1.0),
-        ({"chat_temperature": 0, "chat_top_p": 0.9}, True, 0.9, 0.9),
-    ],
-)
-def test_an_agents_chat_sampling_comes_before_its_own_and_the_persons_choice_before_both(
-    tmp_path, keys, is_greedy, temperature, top_p
-):
+CHAT = [
+    ({}, (False, 0.9, 0.6)),
+    ({"chat_temperature": 0.3, "chat_top_p": 1.0}, (False, 0.3, 1.0)),
+    ({"chat_temperature": 0, "chat_top_p": 0.9}, (True, 0.9, 0.9)),
+]
+
+
+@pytest.mark.parametrize(("keys", "wanted"), CHAT)
+def test_an_agents_chat_sampling_comes_before_its_own_and_the_persons_choice_before_both(tmp_path, keys, wanted):
     save(tmp_path, {"temperature": 0.9, "top_p": 0.6, "top_k": 7, **keys})
-    sampling = load_agent(tmp_path).sampling
-    assert (sampling.greedy, sampling.temperature, sampling.top_p, sampling.top_k) == (is_greedy, temperature, top_p, 7)
-    chosen = load_agent(tmp_path, adjust=resampled(partial(at_temperature, 0.5))).sampling
-    assert (chosen.greedy, chosen.temperature, chosen.top_p) == (False, 0.5, top_p)
+
+    def cool(agent):
+        agent.sampling = at_temperature(0.5, agent.sampling)
+
+    plain, chosen = (load_agent(tmp_path, adjust=adjust).sampling for adjust in (None, cool))
+    assert (plain.greedy, plain.temperature, plain.top_p, plain.top_k) == (*wanted, 7)
+    assert (chosen.greedy, chosen.temperature, chosen.top_p) == (False, 0.5, wanted[2])
     assert ChatAgent.load(tmp_path).sampling.top_p == 0.6
