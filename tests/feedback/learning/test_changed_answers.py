@@ -14,16 +14,12 @@ from tests.parts.taught_bots import new_bot
 PROMPTS = [(f"Hello {number} .",) for number in range(12)]
 
 
-@pytest.mark.parametrize(
-    ("num_lines", "count", "is_enough"), [(50, 5, True), (50, 4, False), (20, 4, False), (3, 3, True), (3, 2, False)]
-)
-def test_five_lines_have_to_change_or_all_of_fewer(num_lines, count, is_enough):
-    assert ChangedAnswers(num_lines, [AnswerChange("two\nlines", "", "a  b")] * count).is_enough is is_enough
-
-
-def test_a_change_is_shown_on_three_lines():
-    odd = ChangedAnswers(50, [AnswerChange("two\nlines", "", "a  b")]).shown_lines()
-    assert odd[1:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
+def test_five_lines_have_to_change_or_all_of_fewer_and_each_is_shown_on_three_lines():
+    change = AnswerChange("two\nlines", "", "a  b")
+    for num_lines, count, is_enough in [(50, 5, True), (50, 4, False), (20, 4, False), (3, 3, True), (3, 2, False)]:
+        assert ChangedAnswers(num_lines, [change] * count).is_enough is is_enough
+    shown = ChangedAnswers(50, [change]).shown_lines()
+    assert shown[1:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
 
 
 @pytest.fixture(scope="module")
