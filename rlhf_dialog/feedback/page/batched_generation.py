@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.loaded_versions import LoadedVersions, load_agent
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import ChatAgent
@@ -74,12 +75,16 @@ class Answering:
         self.bot = source if isinstance(source, Bot) else None
 
         def load(version: str) -> ChatAgent:
-            if isinstance(source, Bot):
+            if isinstance(source, ChatAgent):
+                return source
+            try:
                 return load_agent(source.agent_folder(version), device=device, adjust=adjust)
-            return source
+            except UserError as error:
+                remedy = "go back to another one with `feedback rollback`"
+                raise UserError(f"{source.folder}: version {version} does not load ({error}); {remedy}") from error
 
-        last_good = source.last_good if isinstance(source, Bot) else lambda: [ONE_AGENT]
-        self._served = LoadedVersions(last_good, load, max_versions)
+        champion = source.champion if isinstance(source, Bot) else lambda: ONE_AGENT
+        self._served = LoadedVersions(champion, load, max_versions)
         self._seeds, self.max_batch = random.Random(seed), max_batch
         self._waiting: deque[_Request] = deque()
         self._changed = threading.Condition()

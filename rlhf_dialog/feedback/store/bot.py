@@ -157,11 +157,6 @@ class Bot:
                 record["status"] = "former champion"
         return tree
 
-    def last_good(self) -> list[str]:
-        """The versions to try when one does not load: the champion, then its parents, that are not removed."""
-        records, left = self._read()["versions"], set(self.versions())
-        return [name for name in _ancestors(records, self.champion()) if name in left]
-
     def add_version(self, write: Callable[[Path], None], record: dict[str, Any]) -> str:
         """A new version, whose folder `write` fills; returns its name.
 

@@ -14,9 +14,10 @@ from sqlite3 import Row
 from typing import Any
 
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, Store, as_limit, counting
+from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, Event, Store, StoredDialogue, as_limit
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
+JUDGEMENTS = {"thumb": 0, "score": 3}  # a larger value is a liked answer
 ABOVE = "above one person's share (person_cap)"
 Prompt = tuple[str, ...]
 
@@ -110,33 +111,6 @@ class HeldOut(Examples):
     weights: dict[int, float] = field(default_factory=dict)
 
 
-LABELS = f"""
-    SELECT feedback.id, feedback.dialogue, feedback.turn, feedback.kind, feedback.text, feedback.other, feedback.person,
-        CASE feedback.kind WHEN 'thumb' THEN feedback.value > 0 WHEN 'score' THEN feedback.value > 3 END AS liked,
-        dialogues.heldout, nullif(dialogues.person, feedback.person) AS owner,
-        CASE
-            WHEN feedback.kind = 'dialogue_score' THEN 'scores of a whole dialogue'
-            WHEN dialogues.id IS NULL OR answer.id IS NULL OR (feedback.kind = 'choice' AND other.id IS NULL)
-                OR (SELECT count(DISTINCT position) FROM turns WHERE turns.dialogue = answer.dialogue
-                    AND turns.position < answer.position AND turns.id < answer.id) < answer.position
-                THEN 'ratings in dialogues that lack a turn'
-            WHEN feedback.kind IN ('thumb', 'score') AND EXISTS (
-                SELECT 1 FROM feedback AS later
-                WHERE later.dialogue = feedback.dialogue AND later.id > feedback.id AND later.id <= :upto
-                AND +later.person = feedback.person AND +later.turn = feedback.turn AND later.kind IN ('thumb', 'score')
-                AND {counting("later")}) THEN 'older judgements of the same answer'
-            WHEN feedback.kind = 'score' AND feedback.value = 3 THEN 'scores of 3, which say neither'
-            WHEN answer.position = 0 THEN 'answers to nothing'
-            WHEN feedback.kind = 'edit' AND strip(feedback.text) = strip(answer.text)
-                OR feedback.kind = 'choice' AND strip(other.text) = strip(answer.text) THEN 'edits that change nothing'
-        END AS left_out
-    FROM feedback
-    LEFT JOIN dialogues ON dialogues.id = feedback.dialogue
-    LEFT JOIN turns AS answer
-        ON answer.id = feedback.turn AND answer.dialogue = feedback.dialogue AND answer.speaker = 'agent'
-    LEFT JOIN turns AS other
-        ON other.id = feedback.other AND other.dialogue = feedback.dialogue AND other.position = answer.position
-    WHERE feedback.id <= :upto AND {counting("feedback")}"""
 TURNS = "SELECT * FROM turns WHERE dialogue IN (SELECT dialogue FROM feedback) ORDER BY position, id"
 CHANGES = (
     "SELECT dialogue, turn, text, created FROM feedback WHERE kind IN ('choice', 'edit') AND id <= :upto ORDER BY id"
@@ -145,40 +119,54 @@ CHANGES = (
 
 def read_examples(store: Store, upto: int | None = None) -> Examples:
     """All labelled answers and pairs of the store as of the event `upto`. Raises UserError when the store cannot be read."""
-    values = {"upto": as_limit(upto)}
     turns: dict[str, list[Row]] = defaultdict(list)
     changes: dict[str, list[Row]] = defaultdict(list)
     with store.reading():
-        labels = store.rows(f"{LABELS} ORDER BY feedback.dialogue, feedback.id", values)
+        events, dialogues = store.feedback(upto), {one.id: one for one in store.dialogues()}
         for turn in store.rows(TURNS):
             turns[turn["dialogue"]].append(turn)
-        for change in store.rows(CHANGES, values):
+        for change in store.rows(CHANGES, {"upto": as_limit(upto)}):
             changes[change["dialogue"]].append(change)
-    left_out = Counter(row["left_out"] for row in labels if row["left_out"])
-    usable = [row for row in labels if not row["left_out"]]
-    return Examples(
-        *_split(_example(row, turns[row["dialogue"]], changes[row["dialogue"]]) for row in usable), dict(left_out)
-    )
+    newest = {(event.person, event.turn): event.id for event in events if event.kind in JUDGEMENTS}
+    left_out, examples = Counter[str](), list[Example]()
+    for event in events:
+        if event.kind in JUDGEMENTS and newest[event.person, event.turn] != event.id:
+            left_out["older judgements of the same answer"] += 1
+            continue
+        found = _example(event, dialogues.get(event.dialogue), turns[event.dialogue], changes[event.dialogue])
+        if isinstance(found, str):
+            left_out[found] += 1
+        else:
+            examples.append(found)
+    return Examples(*_split(examples), dict(left_out))
 
 
-def _example(label: Row, turns: Sequence[Row], changes: Sequence[Row]) -> Example:
+def _example(
+    event: Event, dialogue: StoredDialogue | None, turns: Sequence[Row], changes: Sequence[Row]
+) -> Example | str:
+    """What an event says of an answer, or why it says nothing to learn from."""
+    if event.kind == "dialogue_score":
+        return "scores of a whole dialogue"
     by_id = {turn["id"]: turn for turn in turns}
-    answer = by_id[label["turn"]]
-    prompt = turns_before(turns, answer, changes)
-    origin: dict[str, Any] = {key: label[key] for key in ("kind", "person", "dialogue", "owner")}
-    origin |= {"event": label["id"], "heldout": bool(label["heldout"])}
-    if label["liked"] is not None:
-        return RatedAnswer(prompt, answer["text"], bool(label["liked"]), ids=_ids(answer), **origin)
-    is_edit = label["kind"] == "edit"
-    other = answer if is_edit else by_id[label["other"]]
-    return AnswerPair(
-        prompt,
-        chosen=label["text"] or "" if is_edit else answer["text"],
-        rejected=other["text"],
-        chosen_ids=None if is_edit else _ids(answer),
-        rejected_ids=_ids(other),
-        **origin,
-    )
+    answer, other = by_id.get(event.turn), by_id.get(event.other)
+    prompt = () if answer is None else turns_before(turns, answer, changes)
+    lacks_other = event.kind == "choice" and other is None
+    if dialogue is None or answer is None or lacks_other or len(prompt) < answer["position"]:
+        return "ratings in dialogues that lack a turn"
+    if event.kind == "score" and event.value == 3:
+        return "scores of 3, which say neither"
+    if not prompt:
+        return "answers to nothing"
+    origin: dict[str, Any] = {"kind": event.kind, "person": event.person, "dialogue": dialogue.id, "event": event.id}
+    origin |= {"heldout": dialogue.heldout, "owner": None if dialogue.person == event.person else dialogue.person}
+    if event.kind in JUDGEMENTS:
+        is_liked = (event.value or 0) > JUDGEMENTS[event.kind]
+        return RatedAnswer(prompt, answer["text"], is_liked, ids=_ids(answer), **origin)
+    chosen, chosen_ids = (answer["text"], _ids(answer)) if other else (event.text or "", None)
+    rejected = other or answer
+    if chosen.strip() == rejected["text"].strip():
+        return "edits that change nothing"
+    return AnswerPair(prompt, chosen, rejected["text"], chosen_ids=chosen_ids, rejected_ids=_ids(rejected), **origin)
 
 
 def turns_before(turns: Sequence[Row], answer: Row, changes: Sequence[Row]) -> Prompt:

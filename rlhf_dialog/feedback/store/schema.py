@@ -61,7 +61,6 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.row_factory = sqlite3.Row
         for pragma in ("foreign_keys=ON", "synchronous=FULL", "secure_delete=ON", "trusted_schema=OFF"):
             connection.execute(f"PRAGMA {pragma}")
-        connection.create_function("strip", 1, str.strip, deterministic=True)
     except sqlite3.Error:
         connection.close()
         raise

@@ -23,6 +23,15 @@ VALUES = {"thumb": (1, -1), "score": (1, 2, 3, 4, 5), "dialogue_score": (1, 2, 3
 Values = Sequence[Any] | dict[str, Any]
 HELDOUT = 5  # one dialogue of five
 SAMPLES = "0" * 16  # in the place of a person's hash: ratings that were made up to try things out
+# SQL: a row counts as of the event `:upto` if it was not withdrawn, and no newer one of the same person, turn (or dialogue) and
+# kind replaces it; a choice replaces one between the same two answers.
+COUNTING = """(kind != 'withdrawn' AND NOT EXISTS (
+    SELECT 1 FROM feedback AS newer
+    WHERE newer.dialogue = feedback.dialogue AND newer.id > feedback.id AND newer.id <= :upto
+    AND +newer.person = feedback.person
+    AND (newer.kind = 'withdrawn' AND newer.text = feedback.kind AND newer.turn IS feedback.turn
+        OR newer.kind = feedback.kind AND (newer.turn IS feedback.turn AND newer.other IS feedback.other
+            OR newer.turn IS feedback.other AND newer.other IS feedback.turn))))"""
 
 
 @dataclass(frozen=True)
@@ -180,7 +189,7 @@ class Store:
     def feedback(self, upto: int | None = None, newest: bool = True, dialogue: str | None = None) -> list[Event]:
         """The events with id <= `upto`, by id, of one dialogue or all; with `newest`, those that count as of `upto`."""
         wanted = "id <= :upto" if dialogue is None else "id <= :upto AND dialogue = :dialogue"
-        wanted += f" AND {counting('feedback')}" if newest else ""
+        wanted += f" AND {COUNTING}" if newest else ""
         statement = f"SELECT * FROM feedback WHERE {wanted} ORDER BY id"
         return [Event(**dict(row)) for row in self.rows(statement, {"dialogue": dialogue, "upto": as_limit(upto)})]
 
@@ -355,19 +364,6 @@ def _check_turns(connection: sqlite3.Connection, dialogue: str, rating: Rating) 
             positions.append(found["position"])
     if len(set(positions)) > 1:
         raise ValueError(f"feedback {rating.kind!r}: turns {rating.turn} and {rating.other} answer different turns")
-
-
-def counting(row: str) -> str:
-    """SQL: whether a row of feedback counts as of the event `:upto`: it was not withdrawn, and no newer one replaces it.
-
-    That is one of the same person, turn (or dialogue) and kind; a choice replaces one between the same two answers.
-    """
-    return f"""({row}.kind != 'withdrawn' AND NOT EXISTS (
-        SELECT 1 FROM feedback AS newer
-        WHERE newer.dialogue = {row}.dialogue AND newer.id > {row}.id AND newer.id <= :upto AND +newer.person = {row}.person
-        AND (newer.kind = 'withdrawn' AND newer.text = {row}.kind AND newer.turn IS {row}.turn
-            OR newer.kind = {row}.kind AND (newer.turn IS {row}.turn AND newer.other IS {row}.other
-                OR newer.turn IS {row}.other AND newer.other IS {row}.turn))))"""
 
 
 def as_limit(upto: int | None) -> int:

@@ -41,7 +41,7 @@ def save_agent(folder, seed=1, tokenizer=byte_tokenizer, **sizes):
 
 
 def other_words():
-    tokenizer = byte_tokenizer()
+    tokenizer = byte_tokenizer(separator_token=False)
     tokenizer.add_tokens(["word"])
     return tokenizer
 

@@ -1,4 +1,4 @@
-"""The guards of a night, the step back within their limits, and the report."""
+"""The guards of a night, the step back within their limits, the answers that have changed, and the report."""
 
 import json
 import math
@@ -19,9 +19,10 @@ from rlhf_dialog.feedback.learning.guards import (
     worsening,
 )
 from rlhf_dialog.feedback.learning.learner import Learner
-from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, NightReport
+from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, NightReport, compare_answers
 from rlhf_dialog.feedback.store.examples import Examples, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
+from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.responder import Reply
 from tests.parts.taught_bots import new_bot, set_keys, talk_to
 from tests.parts.tiny import write_data
@@ -34,13 +35,18 @@ def bot(tmp_path_factory):
     return bot
 
 
-def measured_by(bot, change=0.0, replies=None, monkeypatch=None, **keys):
+def learner_with_noise(bot, size, **keys):
     set_keys(bot, **keys)
     learner = Learner(bot, read_settings(bot.settings_path))
     with torch.no_grad():
         for seed, parameter in enumerate(learner.parameters):
             noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
-            parameter.add_(change * noise)
+            parameter.add_(size * noise)
+    return learner
+
+
+def measured_by(bot, change=0.0, replies=None, monkeypatch=None, **keys):
+    learner = learner_with_noise(bot, change, **keys)
     if replies is not None:
         turns = iter(replies)
         monkeypatch.setattr(guards_module, "sample_replies", lambda *_: next(turns))
@@ -184,6 +190,51 @@ def test_without_room_at_the_checkpoint_the_weights_go_on_towards_the_first_vers
         guards = SimpleNamespace(measure=lambda policy=policy: [GuardLimit("x", policy.weight.item(), 1.0, True)])
         assert step_back(learner, lambda: SimpleNamespace(parameters=[torch.tensor([[2.0]])]), guards) == 0
         assert policy.weight.item() == 2 * 15 / 32
+
+
+# --- answers that have changed ---
+
+
+PROMPTS = [(f"Hello {number} .",) for number in range(12)]
+
+
+def test_five_lines_have_to_change_or_all_of_fewer_and_each_is_shown_on_three_lines():
+    change = AnswerChange("two\nlines", "", "a  b")
+    for num_lines, count, is_enough in [(50, 5, True), (50, 4, False), (20, 4, False), (3, 3, True), (3, 2, False)]:
+        assert ChangedAnswers(num_lines, [change] * count).is_enough is is_enough
+    shown = ChangedAnswers(50, [change]).shown_lines()
+    assert shown[1:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
+
+
+def test_the_same_weights_draw_the_same_answers(bot):
+    """Though they are sampled: without the same numbers, random weights would agree on nothing."""
+    learner = learner_with_noise(bot, 0.0)
+    assert learner.agent.sampling.temperature == 1
+    assert compare_answers(learner, learner.reference_policy, PROMPTS) == ChangedAnswers(12, [])
+
+
+def test_other_weights_answer_as_each_would_by_itself(bot):
+    """At temperature 0 against `chat` of each version; the temperature is that of the chat."""
+    learner = learner_with_noise(bot, 0.3)
+    learner.agent.settings = learner.agent.settings.model_copy(update={"chat_temperature": 0.0})
+    found = compare_answers(learner, learner.reference_policy, PROMPTS)
+    assert learner.agent.sampling.temperature == 1
+    path = bot.agent_folder("0001") / "rlhf_dialog.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({**settings, "top_k": 1}))  # the likeliest token, by another way
+    first = ChatAgent.load(path.parent)
+    path.write_text(json.dumps(settings))
+    before = [first.chat(line) for (line,) in PROMPTS]
+    first.policy.lm.load_state_dict(learner.policy.lm.state_dict())
+    after = [first.chat(line) for (line,) in PROMPTS]
+    wanted = [
+        AnswerChange(line, old, new) for (line,), old, new in zip(PROMPTS, before, after, strict=True) if old != new
+    ]
+    assert wanted
+    assert found == ChangedAnswers(12, wanted)
+
+
+# --- the report ---
 
 
 USED = {"new": 48, "replayed": 16, "people": 9, "liked": 28, "disliked": 22, "pairs": 14, "sft": 13, "steps": 5}

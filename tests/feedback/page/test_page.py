@@ -111,7 +111,8 @@ def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
     dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
     thumb(page, request_, dialogue, True)
     assert page.begin(request_)[PLACE] == ""
-    assert page.open(dialogue, request_)[PLACE].startswith(f"{dialogue} ")
+    view = page.open(dialogue, request_)
+    assert (view[PLACE].partition(" ")[0], is_visible(view[EDITOR])) == (dialogue, False)
     assert [name for _, name in list_dialogues(page.store, PERSON)] == [dialogue]
     other = request_of(page, "cd" * 16)
     assert "no such dialogue" in page.open(dialogue, other)[NOTE]

@@ -74,11 +74,9 @@ def test_promotion_and_rollback(bot):
     assert bot.lineage()["versions"][third]["parent"] == "0002"
     bot.promote("0003")
     assert statuses(bot) == {"0001": "former champion", "0002": "former champion", "0003": "champion"}
-    assert bot.last_good() == ["0003", "0002", "0001"]
     bot.rollback("0001")
     assert statuses(bot) == {"0001": "champion", "0002": "rolled back", "0003": "rolled back"}
     assert night(bot) == "0004"
-    assert bot.last_good() == ["0001"]
     bot.rollback("0003")
     assert bot.champion() == "0003"
 
@@ -201,7 +199,8 @@ def test_who_is_forgotten_taints_what_was_trained_on_them(bot, caplog):
     assert found["0003"]["people"] == [people["bob"]]
     night(bot, parent="0002", people=list(people.values()))  # a night that ended after its people were forgotten
     night(bot, parent="0002", people=[people["bob"]])
-    assert [bot.lineage()["versions"][name]["tainted"] for name in ("0005", "0006")] == [True, False]
+    night(bot, parent="0004")
+    assert [bot.lineage()["versions"][name]["tainted"] for name in ("0005", "0006", "0007")] == [True, False, True]
     assert bot.lineage()["versions"]["0005"]["people"] == [people["bob"]]
     assert b"said to ann" not in b"".join(contents(bot.folder).values())
     bot.rollback("0001")
@@ -294,7 +293,6 @@ def test_what_is_kept_and_what_is_removed(bot):
     assert bot.versions() == ["0001", "0003", "0006", "0007", "0008"]
     assert names(bot.folder / "versions") == {"0001", "0003", "0006", "0007", "0008"}
     assert statuses(bot)["0004"] == "removed"
-    assert bot.last_good() == ["0006", "0003", "0001"]
     assert bot.prune(2) == []
     assert bot.prune(0) == ["0007", "0008"]
     assert night(bot) == "0009"  # no name is used twice

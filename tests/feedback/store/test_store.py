@@ -42,6 +42,12 @@ def test_what_is_stored_comes_back(store):
     (row,) = store.feedback()
     assert (row.id, row.turn, row.kind, row.value, row.text) == (event, answer, "thumb", -1, "too short")
     assert store.last_event() == event
+    second, _ = talk(store)
+    assert [(one.id, words) for one, words in store.list_dialogues(ANN)] == [
+        (second, "Where shall we sit ?"),
+        (dialogue, "Where shall we sit ?"),
+    ]
+    assert [one.id for one, _ in store.list_dialogues(ANN, limit=1)] == [second]
     store.add_turn(dialogue, 2, "user", "smile \ud83d and \U0001f600")
     assert store.turns(dialogue)[-1].text == "smile ? and \U0001f600"  # half a character
 
