@@ -184,8 +184,11 @@ class Answering:
         def show(replies: list[GrowingReply]) -> bool:
             for row, request in list(going.items()):
                 reply, used = replies[row], {**agent.sampling.settings, "seed": request.seed}
-                said = (reply.text, reply.ids, reply.logprobs, used, request.version, reply.ended, reply.truncated)
-                request.answers.put(GeneratedAnswer(*said))
+                request.answers.put(
+                    GeneratedAnswer(
+                        reply.text, reply.ids, reply.logprobs, used, request.version, reply.ended, reply.truncated
+                    )
+                )
                 if reply.ended or request.left:
                     del going[row]
             return bool(going) and not self._closed

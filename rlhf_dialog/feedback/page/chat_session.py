@@ -119,7 +119,7 @@ class ChatSession:
         for other in places:
             if better is None:
                 self._rate("choice", chosen, other=self.turns[other].id)
-            elif better != self.turns[other].text:
+            else:
                 self._rate("edit", other, text=better)
         self._continue_with(self.turns[chosen], better)
 
@@ -209,8 +209,10 @@ class ChatSession:
             why = "it takes the most likely word each time" if answer.sampling.get("greedy") else "ask once more"
             raise UserError(f"the bot gave the same answer again; {why}")
         ids, logprobs, now = list(answer.token_ids), list(answer.logprobs), time.time()
-        said = (UNSTORED, "", len(turns), "agent", answer.text, ids, logprobs, answer.sampling, answer.version, now)
-        for turn in (*user, StoredTurn(*said)):
+        said = StoredTurn(
+            UNSTORED, "", len(turns), "agent", answer.text, ids, logprobs, answer.sampling, answer.version, now
+        )
+        for turn in (*user, said):
             self.turns.append(turn)
             self._continue_with(turn)
         if self.store is not None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.data.sources import load_rows
-from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.formats import native, trl
 from rlhf_dialog.feedback.store.formats.record import ImportResult, Record
@@ -33,22 +32,19 @@ def import_file(store: Store, path: Path, name: str | None = None, ignored: tupl
     placed = load_rows(str(path), "train")
     rows = [(where, {key: value for key, value in row.items() if key not in ignored}) for where, row in placed]
     with damage_as_user_error(f"{path}: is damaged, or not of the format that its columns say: ", "; export it again"):
-        result = _read_rows(rows)
+        first = rows[0][1]
+        form = next((form for form, columns in trl.NEEDED.items() if set(columns) <= set(first)), None)
+        if first.get("format") == native.FORMAT:
+            result = native.read(rows)
+        elif form is not None:
+            result = trl.read(rows, form)
+        else:
+            names = ", ".join(f"'{key!s:.40}'" for key in list(first)[:20])
+            raise UserError(f"{rows[0][0]}: the columns {names} are those of no known format; known are {KNOWN}")
     with store.writing() as connection:
         for record in result.records:
             _add(store, connection, record, name or result.format, result)
     return result
-
-
-def _read_rows(rows: list[tuple[str, Row]]) -> ImportResult:
-    """The records of a file, whose columns decide its format."""
-    first = rows[0][1]
-    if native.is_native(first):
-        return native.read(rows)
-    if form := trl.detect_format(first):
-        return trl.read(rows, form)
-    columns = ", ".join(f"'{key!s:.40}'" for key in list(first)[:20])
-    raise UserError(f"{rows[0][0]}: the columns {columns} are those of no known format; known are {KNOWN}")
 
 
 def _add(store: Store, connection: sqlite3.Connection, record: Record, name: str, added: ImportResult) -> None:

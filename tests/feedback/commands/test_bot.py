@@ -125,7 +125,7 @@ def test_in_and_out(run, monkeypatch, capsys):
     assert "20 rows written to out.jsonl" in done("export", "out.jsonl")
     assert written("out.jsonl")[0]["turns"][1]["text"] == "Yes ."
     done("export", "kto.jsonl", "--format", "kto")
-    assert written("kto.jsonl")[0]["completion"] == [{"role": "assistant", "content": "Yes ."}]
+    assert [row["completion"] for row in written("kto.jsonl")] == [[{"role": "assistant", "content": "Yes ."}]] * 20
     done("export", "some.jsonl", "--format", "kto", "--without_heldout")
     heldout = sum(dialogue["dialogue"]["heldout"] for dialogue in written("out.jsonl"))
     assert len(written("some.jsonl")) == 20 - heldout < 20

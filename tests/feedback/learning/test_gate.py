@@ -111,9 +111,10 @@ def test_large_held_out_sets_are_resampled_in_parts(monkeypatch):
 def test_the_rule_of_promotion():
     """A third of a standard error below 0 is enough."""
     enough = [(0.04, 0.001, 0.02), (0.04, -0.006, 0.02), (0.1, -0.03, 0.1)]
-    too_little = [(0.04, -0.007, 0.02), (0.0, 0.0, 0.0), (0.0, 0.001, 0.02), (-0.001, 0.0, 0.02), (math.nan,) * 3]
+    too_little = [(0.04, -0.007, 0.02), (0.04, -(1 / 3) * 0.02, 0.02), (0.0, 0.0, 0.0), (0.0, 0.001, 0.02)]
+    too_little += [(-0.001, 0.0, 0.02), (math.nan, math.nan, math.nan)]
     found = [GateComparison(30, 0.5, 0.5 + gain, low, error).is_enough for gain, low, error in [*enough, *too_little]]
-    assert found == [True] * 3 + [False] * 5
+    assert found == [True] * 3 + [False] * 6
 
 
 def test_the_expected_error():

@@ -101,7 +101,12 @@ def test_a_night_makes_a_champion_and_consumes_no_held_out_feedback(later, tmp_p
     with closing(later.store()) as store:
         heldout = {one.id for one in store.dialogues() if one.heldout}
         events = {event.id for event in store.feedback(upto=60) if event.dialogue not in heldout}
-    assert set(json.loads((folder / "learner" / "learner.json").read_text())["consumed"]) == events
+    state = json.loads((folder / "learner" / "learner.json").read_text())
+    assert (set(state["consumed"]), state["num_nights"], state["num_steps"]) == (
+        events,
+        1,
+        record["num_events"]["steps"],
+    )
 
 
 @pytest.mark.slow

@@ -186,6 +186,20 @@ def test_the_page_loads_nothing_from_elsewhere_and_has_no_footer(page):
     assert {one["api_visibility"] for one in config["dependencies"]} == {"private"}
 
 
+def test_what_each_part_does(page):
+    found = {}
+    for function in page.demo.fns.values():
+        for number, event in function.targets:
+            part = page.demo.blocks.get(number)
+            found[getattr(part, "elem_id", None) or getattr(part, "value", None), event] = function.name
+    buttons = {"Edit the answer": "draft", "Save": "edit", "Why this answer?": "why", "New dialogue": "begin"}
+    buttons |= {"The first answer is better": "choose_first", "The second answer is better": "choose_second"}
+    wanted = {(label, "click"): name for label, name in (buttons | {"Remove all": "forget"}).items()}
+    wanted |= {("chat", "like"): "thumb", ("chat", "retry"): "again", ("chat", "example_select"): "say_example"}
+    wanted |= {("score", "input"): "score", ("whole", "input"): "score_dialogue", ("earlier", "input"): "open"}
+    assert found.items() >= (wanted | {("message", "submit"): "say"}).items()
+
+
 def test_an_answer_that_fails_is_said(page, request_, monkeypatch):
     def stream(*_):
         raise UserError("the model <b>is gone</b>")

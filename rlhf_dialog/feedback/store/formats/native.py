@@ -34,11 +34,6 @@ def _without_dialogue(one: Any) -> dict[str, Any]:
     return {key: value for key, value in dataclasses.asdict(one).items() if key != "dialogue"}
 
 
-def is_native(row: Row) -> bool:
-    """Whether the object is a line of ours."""
-    return row.get("format") == FORMAT
-
-
 def read(rows: list[tuple[str, Row]]) -> ImportResult:
     """The dialogues of an export. Their token ids, log-probabilities and versions, which are another bot's, are not used.
 
