@@ -209,18 +209,6 @@ def test_a_backup_while_others_write_is_a_whole_store(store, tmp_path):
     other.close()
 
 
-def test_what_fails_in_a_transaction_leaves_nothing(store):
-    def interrupted():
-        with store.writing() as connection:
-            connection.execute("INSERT INTO meta VALUES ('key', 'value')")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert [row["key"] for row in store.rows("SELECT key FROM meta ORDER BY key")] == ["bot", "salt"]
-    talk(store)
-
-
 def test_a_locked_store(tmp_path, monkeypatch):
     monkeypatch.setattr("rlhf_dialog.feedback.store.schema.BUSY_TIMEOUT", 0.05)
     store = Store.create(tmp_path / "feedback.sqlite")
