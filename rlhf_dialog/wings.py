@@ -83,9 +83,9 @@ FEEDBACK = Wing(
     },
     registered={},
     chat={
-        "bots": "rlhf_dialog.feedback.commands.chat_bot:bots_in",
-        "partner": "rlhf_dialog.feedback.commands.chat_bot:Partner",
-        "words": "rlhf_dialog.feedback.commands.chat_words:run_word",
+        "bots": "rlhf_dialog.feedback.commands.chat:bots_in",
+        "partner": "rlhf_dialog.feedback.commands.chat:Partner",
+        "words": "rlhf_dialog.feedback.commands.chat:run_word",
     },
     settings={},
 )

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_dialog.data.synthetic.pairs import attends
 from rlhf_dialog.feedback.commands.bot import counts
-from rlhf_dialog.feedback.store.examples import count_labels, heldout_set, read_examples, training_set
+from rlhf_dialog.feedback.store.examples import heldout_set, read_examples, training_set
 from rlhf_dialog.feedback.store.imports import import_file
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.feedback.store.store import SAMPLES, Rating, Store
@@ -42,7 +42,7 @@ def test_they_are_enough_for_a_night_and_count_as_nobody(store):
         set(),
     )
     assert training.concerned == [SAMPLES]
-    assert "samples: 200 of these ratings were made up" in "\n".join(counts(count_labels(store), 0))
+    assert "samples: 200 of these ratings were made up" in "\n".join(counts(examples, 0))
 
 
 def test_the_share_of_a_person_is_that_among_people(store):

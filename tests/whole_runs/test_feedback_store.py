@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 THREADS = 2
 PROGRAM = """
-import json, sys, threading
+import json, sys, threading, time
 from pathlib import Path
 from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 
@@ -34,6 +34,7 @@ def person(name):
         event = store.add_feedback(dialogue, name, Rating("thumb", answer, 1, f"{name} {number}"))
         with lock:
             print(json.dumps([event, name, number]), flush=True)
+        time.sleep(0.005)  # people think before they write again
 
 threads = [threading.Thread(target=person, args=(f"{own}.{number}",)) for number in range(int(sys.argv[3]))]
 [thread.start() for thread in threads]

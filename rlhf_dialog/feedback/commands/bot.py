@@ -1,13 +1,14 @@
-"""`rlhf-dialog feedback init | status | rollback | forget`: a bot folder, its versions and its people."""
+"""`rlhf-dialog feedback init | learn | status | rollback | forget`: a bot folder, its versions and its people."""
 
 import logging
 import re
+import sys
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
+from rich.progress import Progress
 from rich.text import Text
 from rich.tree import Tree
 
@@ -15,10 +16,10 @@ from rlhf_dialog.commands.options import Options, option
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning.gate import describe_power, last_gate
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.examples import LabelCounts, count_labels, format_counts, heldout_set, read_examples
+from rlhf_dialog.feedback.store.examples import Examples, format_counts, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.feedback.store.store import SAMPLES
-from rlhf_dialog.terminal import Console
+from rlhf_dialog.terminal import Console, visible
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,39 @@ def run_init(options: InitOptions) -> None:
     """Make the bot folder."""
     bot = Bot.create(options.run, options.agent)
     logger.info("bot made in %s; talk to it: rlhf-dialog chat --agent %s", bot.folder, quote(str(bot.folder)))
+
+
+class LearnOptions(BotOptions):
+    dry_run: bool = option("report which feedback would be used; change nothing")
+    candidate: str | None = option(
+        "instead of training, take this agent, which was trained elsewhere from the champion, and promote it if it passes",
+        metavar="DIR",
+    )
+    trust_config: bool = option("let sft_data_path in the bot's config.yaml name data on the Hub")
+
+
+def run_learn(options: LearnOptions) -> None:
+    """Learn for one night, with a progress bar on a terminal, or judge a candidate; print the report."""
+    if options.candidate is not None and options.dry_run:
+        raise UserError("--candidate: cannot be combined with --dry_run; leave one out")
+    bot = Bot(options.run)
+    from transformers.utils import logging as transformers_logging
+
+    from rlhf_dialog.feedback.learning.night import learn, learn_from_candidate
+
+    transformers_logging.disable_progress_bar()
+    if options.candidate is not None:
+        report = learn_from_candidate(bot, options.candidate, options.trust_config)
+    else:
+        with Progress(transient=True, disable=not sys.stdout.isatty()) as bar:
+            task = bar.add_task("learning", total=None)
+            report = learn(
+                bot,
+                options.dry_run,
+                lambda done, steps: bar.update(task, completed=done, total=steps),
+                options.trust_config,
+            )
+    print("\n".join(visible(line) for line in report.lines()))
 
 
 class RollbackOptions(BotOptions):
@@ -83,46 +117,42 @@ def run_status(options: BotOptions) -> None:
     settings = read_settings(bot.settings_path)
     with closing(bot.store()) as store:
         store.check()
-        labels, people = count_labels(store), store.people() - {SAMPLES}
-        heldout = heldout_set(read_examples(store, heldout=True), settings)
+        examples, people = read_examples(store), store.people() - {SAMPLES}
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console = Console(markup=False, highlight=False, width=140)
     console.print(lineage_tree(bot))
-    for line in counts(labels, len(people)):
+    for line in counts(examples, len(people)):
         console.print(line)
-    console.print(describe_power(heldout, labels.people.total(), settings, last_gate(bot)))
+    console.print(describe_power(heldout_set(examples, settings), len(examples), settings, last_gate(bot)))
 
 
 def lineage_tree(bot: Bot) -> Tree:
     """The versions below their parents; the champion is bold."""
     records = bot.lineage()["versions"]
     nodes: dict[str | None, Tree] = {None: Tree(f"{bot.folder} (bot {bot.id[:8]})")}
-    for name in sorted(records):
-        parent = records[name]["parent"] if records[name]["parent"] in nodes else None
-        style = "bold" if records[name]["status"] == "champion" else ""
-        nodes[name] = nodes[parent].add(Text(version_line(name, records[name]), style))
+    for name, record in sorted(records.items()):
+        parent = record["parent"] if record["parent"] in nodes else None
+        style = "bold" if record["status"] == "champion" else ""
+        used = ", ".join(f"{number} {kind}" for kind, number in record["num_events"].items())
+        tainted = "trained on a forgotten person" if record["tainted"] else ""
+        parts = [f"{name} {record['status']}", str(record["created"])[:10], record["method"], used, tainted]
+        nodes[name] = nodes[parent].add(Text("  ".join(part for part in parts if part), style))
     return nodes[None]
 
 
-def version_line(name: str, record: dict[str, Any]) -> str:
-    """`0002 champion  2026-11-22  kto_dpo  12 thumb, 3 edit`."""
-    used = ", ".join(f"{number} {kind}" for kind, number in record["num_events"].items())
-    tainted = "trained on a forgotten person" if record["tainted"] else ""
-    parts = [f"{name} {record['status']}", str(record["created"])[:10], record["method"], used, tainted]
-    return "  ".join(part for part in parts if part)
-
-
-def counts(labels: LabelCounts, num_people: int) -> list[str]:
+def counts(examples: Examples, num_people: int) -> list[str]:
     """What people said, in lines: what counts now, what is left out, and whose it is."""
-    kinds, people = labels.kinds, Counter(labels.people)
+    liked = Counter(one.liked for one in examples.answers)
+    pairs = Counter(one.kind for one in examples.pairs)
+    people = Counter(one.person for one in examples.all)
     num_samples = people.pop(SAMPLES, 0)
     shares = ", ".join(f"{person} {count / people.total():.0%}" for person, count in people.most_common(5))
     lines = [
-        f"feedback: {kinds['liked']} liked, {kinds['disliked']} disliked, {kinds['edit']} edits, {kinds['choice']} choices"
+        f"feedback: {liked[True]} liked, {liked[False]} disliked, {pairs['edit']} edits, {pairs['choice']} choices"
     ]
-    if labels.left_out:
-        lines.append(f"left out: {format_counts(labels.left_out)}")
+    if examples.left_out:
+        lines.append(f"left out: {format_counts(examples.left_out)}")
     if num_samples:
         lines.append(f"samples: {num_samples} of these ratings were made up; remove them: feedback forget samples")
     return [*lines, f"people: {num_people}" + (f" (largest shares: {shares})" if shares else "")]

@@ -12,7 +12,7 @@ SUBCOMMANDS = {  # name: module with the function `run_NAME`, what the subcomman
     "init": ("bot", "make a bot folder that begins with an agent"),
     "serve": ("serve", "let people talk to a bot and rate it in a browser"),
     "status": ("bot", "show the versions of a bot, and what people said of them"),
-    "learn": ("learn", "make a new version from the feedback, and promote it if it passes"),
+    "learn": ("bot", "make a new version from the feedback, and promote it if it passes"),
     "rollback": ("bot", "let an earlier champion answer again"),
     "export": ("files", "write the feedback to a file, also in TRL's columns"),
     "import": ("files", "add the feedback of a file, also in TRL's columns"),

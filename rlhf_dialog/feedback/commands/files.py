@@ -1,15 +1,18 @@
 """`rlhf-dialog feedback export | import | backup`: feedback to and from files."""
 
+import json
 import logging
 from contextlib import closing
 from pathlib import Path
 
+from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.commands.options import option
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.bot import BotOptions
-from rlhf_dialog.feedback.store import exports
 from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.examples import read_examples
+from rlhf_dialog.feedback.store.formats import native, trl
 from rlhf_dialog.feedback.store.imports import KNOWN, import_file
 
 logger = logging.getLogger(__name__)
@@ -21,7 +24,7 @@ class FeedbackExportOptions(BotOptions):
         "jsonl: everything, one dialogue per line, for `import`; kto: TRL's columns prompt, completion, label, of thumbs and "
         "scores; dpo: prompt, chosen, rejected, of edits and choices (default: jsonl)",
         "jsonl",
-        choices=exports.FORMATS,
+        choices=("jsonl", *trl.NEEDED),
     )
     without_heldout: bool = option("kto and dpo: leave out the dialogues on which `learn` judges a new version")
 
@@ -35,8 +38,15 @@ def run_export(options: FeedbackExportOptions) -> None:
         raise UserError(f"FILE: '{path}' does not end in .jsonl; name it so")
     check_output("FILE", path, str(path))
     with closing(Bot(options.run).store()) as store:
-        rows = exports.export_rows(store, options.format, options.without_heldout)
-    exports.write_jsonl(path, rows)
+        if options.format == "jsonl":
+            rows = native.export_rows(store)
+        else:
+            examples = [one for one in read_examples(store).all if not (options.without_heldout and one.heldout)]
+            rows = trl.export_rows(examples, options.format)
+    if not rows:
+        what = {"jsonl": "dialogues", "kto": "liked or disliked answers", "dpo": "edits or choices"}[options.format]
+        raise UserError(f"{options.run}: there are no {what} to export yet")
+    replace_file(path, "".join(f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n" for row in rows))
     logger.info("%d rows written to %s", len(rows), path)
 
 

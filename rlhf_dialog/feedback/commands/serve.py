@@ -1,13 +1,8 @@
 """`rlhf-dialog feedback serve`: the page of a bot in a browser."""
 
-import errno
-import hmac
 import logging
-import os
 import re
-import secrets
 import socket
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -25,7 +20,6 @@ logger = logging.getLogger(__name__)
 PORT = 7860
 MIN_PASSWORD = 8
 SECONDS_TO_END = 2  # for requests that are being answered when the server ends
-Login = Callable[[str, str], bool]
 
 
 class ServeOptions(PrecisionOption, BotOptions):
@@ -47,14 +41,14 @@ def run_serve(options: ServeOptions) -> None:
     if find_spec("gradio") is None:
         raise UserError('the page needs gradio; install it from the checkout: pip install -e ".[chat]"')
     check_device(options.device)
-    login = None if options.auth is None else read_logins(options.auth)
+    logins = None if options.auth is None else read_logins(options.auth)
     for name in options.allow_host:
         if not re.fullmatch(r"[\w.-]+", name):
             raise UserError(
                 f"--allow_host {name}: give a name alone, without http:// and port: chat.example.org, for example"
             )
     family, address = resolve_host(options.host, options.port)
-    if login is None and not is_loopback(address):
+    if logins is None and not is_loopback(address):
         raise UserError(
             f"--host {options.host}: opens the page to other machines; give --auth USER:PASSWORD, or --auth FILE, so that only "
             "people who know a password can use it"
@@ -62,7 +56,14 @@ def run_serve(options: ServeOptions) -> None:
     with ExitStack() as stack:
         bot = Bot(options.run)
         settings = read_settings(bot.settings_path)
-        listening = stack.enter_context(closing(listening_socket(family, address)))
+        try:
+            is_v6 = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+            listening = socket.create_server(address, family=family, dualstack_ipv6=is_v6)
+        except OSError as error:
+            raise UserError(
+                f"--host {options.host}, --port {options.port}: {error}; choose another port, or any free one with --port 0"
+            ) from error
+        stack.callback(listening.close)
         store = stack.enter_context(closing(bot.store()))
         from rlhf_dialog.feedback.page.batched_generation import Answering
         from rlhf_dialog.feedback.page.page import FeedbackPage, page_server
@@ -71,9 +72,9 @@ def run_serve(options: ServeOptions) -> None:
         answering = stack.enter_context(
             Answering(bot, device=options.device, adjust=lambda agent: agent.set_precision(options))
         )
-        version = answering.version()
-        hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *options.allow_host}
-        page = FeedbackPage(store, answering, login, settings, hosts)
+        version, _ = answering.introduction()
+        hosts = None if logins else {*THIS_MACHINE, options.host.strip("[]"), *options.allow_host}
+        page = FeedbackPage(store, answering, logins, settings, hosts)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)
@@ -86,31 +87,23 @@ def run_serve(options: ServeOptions) -> None:
         page_server(page.app, SECONDS_TO_END).run(sockets=[listening])
 
 
-def read_logins(auth: str) -> Login:
-    """What checks a name and a password against `user:password`, or a file of such lines. Raises UserError."""
+def read_logins(auth: str) -> list[tuple[str, str]]:
+    """The names and passwords of `user:password`, or of a file of such lines. Raises UserError."""
     path = Path(auth).expanduser()
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else [auth]
     except (OSError, UnicodeError) as error:
         raise UserError(f"--auth {auth}: cannot be read ({error}); a text file has one user:password a line") from error
-    passwords: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        user, colon, password = line.strip().partition(":")
-        if not line.strip() and len(lines) > 1:
-            continue
-        if not (user and colon) or len(password) < MIN_PASSWORD:
+    logins = []
+    for number, line in enumerate(map(str.strip, lines), 1):
+        user, _, password = line.partition(":")
+        if (line or len(lines) == 1) and not (user and len(password) >= MIN_PASSWORD):
             where = f"{path}, line {number}" if path.is_file() else "--auth"
             raise UserError(
                 f"{where}: wanted user:password with a password of at least {MIN_PASSWORD} characters, or a file of such lines"
             )
-        passwords[user] = password
-
-    def login(user: str, password: str) -> bool:
-        known = passwords.get(user.strip())
-        same = hmac.compare_digest(password.encode(), (known or secrets.token_hex(16)).encode())
-        return known is not None and same
-
-    return login
+        logins += [(user, password)] if line else []
+    return logins
 
 
 def resolve_host(host: str, port: int) -> tuple[int, Any]:
@@ -130,19 +123,3 @@ def resolve_host(host: str, port: int) -> tuple[int, Any]:
 def is_loopback(address: Any) -> bool:
     """Whether only this machine reaches the address of a socket."""
     return ip_address(str(address[0]).partition("%")[0]).is_loopback
-
-
-def listening_socket(family: int, address: Any) -> socket.socket:
-    """A socket that takes connections at the address. Raises UserError when its port is taken, or may not be used."""
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({os.strerror(error.errno or 0)})"
-        raise UserError(
-            f"port {address[1]} of {address[0]} {why}; choose another one with --port, or any free one with --port 0"
-        ) from error
-    return listener

@@ -23,9 +23,7 @@ from rlhf_dialog.feedback.store.examples import Example, HeldOut, describe_progr
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.feedback.store.store import SAMPLES
 
-SLACK = (
-    1 / 3
-)  # standard errors below 0 that the lower bound of the 95 % interval may reach: promoted by chance in one of 20
+SLACK = 1 / 3  # standard errors below 0 that the bound of the 95 % interval may reach: promoted by chance in one of 20
 ENOUGH_PEOPLE = 5  # to be drawn
 OFTEN = 0.8  # of the nights: the power that `smallest_gain` speaks of
 AT_ONCE = 2**21  # weights of rows in resamples, so that memory is bounded
@@ -138,34 +136,26 @@ def is_comparable(heldout: HeldOut) -> bool:
 
 def group_by_kind(heldout: HeldOut, champion: Scores, candidate: Scores) -> tuple[list[Kind], int]:
     """The held-out feedback by kind, and the number of units that are drawn: its people, or its dialogues."""
-    by_person = num_people(heldout) >= ENOUGH_PEOPLE
-    units = {name: i for i, name in enumerate(dict.fromkeys(_unit_name(example, by_person) for example in heldout.all))}
+    unit = "person" if num_people(heldout) >= ENOUGH_PEOPLE else "dialogue"
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(getattr(one, unit) for one in heldout.all))}
     systems = (champion, candidate)
     kinds: list[Kind] = []
+
+    def units_and_weights(some: Sequence[Example]) -> tuple[Numbers, Array]:
+        units = np.asarray([numbers[getattr(one, unit)] for one in some], dtype=np.int64)
+        return units, np.asarray([heldout.weights[one.event] for one in some])
+
     for kind in sorted({example.kind for example in heldout.answers}):
         answers = [example for example in heldout.answers if example.kind == kind]
-        scores = _round_scores([[system[str(example.event)] for example in answers] for system in systems])
+        scores = [[system[str(example.event)] for example in answers] for system in systems]
+        units, weights = units_and_weights(answers)
         liked = np.asarray([example.liked for example in answers])
-        weights = np.asarray([heldout.weights[example.event] for example in answers])
-        kinds.append(LabelledKind(scores, liked, weights, _numbers(answers, units, by_person)))
+        kinds.append(LabelledKind(np.asarray(scores, dtype=np.float64).round(ROUNDED), liked, weights, units))
     if pairs := heldout.pairs:
         margins = [[system[f"{one.event}+"] - system[f"{one.event}-"] for one in pairs] for system in systems]
-        weights = np.asarray([heldout.weights[example.event] for example in pairs])
-        kinds.append(PairedKind(_round_scores(margins), weights, _numbers(pairs, units, by_person)))
-    return kinds, len(units)
-
-
-def _unit_name(one: Example, by_person: bool) -> str:
-    return one.person if by_person else one.dialogue
-
-
-def _numbers(some: Sequence[Example], units: dict[str, int], by_person: bool) -> Numbers:
-    return np.asarray([units[_unit_name(one, by_person)] for one in some], dtype=np.int64)
-
-
-def _round_scores(values: list[list[float]]) -> Array:
-    rounded: Array = np.asarray(values, dtype=np.float64).round(ROUNDED)
-    return rounded
+        units, weights = units_and_weights(pairs)
+        kinds.append(PairedKind(np.asarray(margins, dtype=np.float64).round(ROUNDED), weights, units))
+    return kinds, len(numbers)
 
 
 def _concordances(kinds: list[Kind], counts: Array) -> Array:
@@ -191,10 +181,7 @@ def _ratio(top: Array, bottom: Array) -> Array:
 
 
 def smallest_gain(standard_error: float, num_units: int) -> float:
-    """The true gain in concordance that is promoted on four nights of five, when the difference has this standard error.
-
-    num_units: the people, or the dialogues, that the interval draws
-    """
+    """The true gain in concordance that is promoted on four nights of five; `num_units` people or dialogues are drawn."""
     smallest = (half_width(num_units) - SLACK) * standard_error  # that the rule promotes
     return smallest + NormalDist().inv_cdf(OFTEN) * standard_error
 
@@ -214,10 +201,7 @@ def expected_error(num_events: int, last_gate: Mapping[str, Any] | None = None) 
 def describe_power(
     heldout: HeldOut, num_ratings: int, settings: BotSettings, gate: Mapping[str, Any] | None = None
 ) -> str:
-    """What the gate can see today: how much held-out feedback there is, and which gain is seen.
-
-    num_ratings: all ratings; gate: the record of the last night
-    """
+    """How much held-out feedback there is, and which gain the gate sees today; `gate` is its record of the last night."""
     num_events, people = len(heldout), num_people(heldout)
     if num_events < settings.min_heldout:
         return describe_progress(num_ratings, num_events, settings)

@@ -7,13 +7,14 @@ allowed. N lines.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rlhf_dialog.data.chat_template import keep_with_room
 from rlhf_dialog.data.dialogue import Dialogue
@@ -22,13 +23,15 @@ from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, sft_prompts
 from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer
-from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.metrics.text import distinct_n
 from rlhf_dialog.models.generation import GenerationLimits, Reply, Responder, random_numbers
+from rlhf_dialog.models.lora import trainable_parameters
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import without_tf32
 
 BATCH_SIZE = 64
+ROOM = 0.05  # below a limit, or above it: tomorrow's held-out prompts are others
+ROUNDS = 5  # of bisection: the share is a multiple of 1/32
 LEAST_ENTROPY = 0.05  # nats per token: a first version that is surer counts as if it had this much
 _SENTENCE_END = re.compile(r"[.!?…。！？؟।][\"'”’»)\]*]*$")
 
@@ -74,9 +77,14 @@ class GuardMeasurement:
 
     def __init__(self, learner: Learner, heldout: Examples):
         self.learner, self.settings, self.heldout = learner, learner.settings, heldout
-        newest = distinct_prompts(heldout, learner.settings, learner.agent.settings.context_size)
-        draws = math.ceil(learner.settings.guard_prompts / len(newest)) if newest else 0
-        self.prompts = (newest * draws)[: learner.settings.guard_prompts] + validation_prompts(learner)
+        agent, settings, count = learner.agent.settings, learner.settings, learner.settings.guard_prompts
+        newest = list(dict.fromkeys(one.prompt_turns[-agent.context_size :] for one in reversed(heldout.all)))[:count]
+        draws = math.ceil(count / len(newest)) if newest else 0
+        self.prompts = [Dialogue(list(turns)) for turns in (newest * draws)[:count]]
+        if settings.sft_data_path is not None:
+            columns = tuple(settings.sft_columns.items())
+            found = sft_prompts(settings.sft_data_path, "validation", agent.context_size, agent.turn_separator, columns)
+            self.prompts += pick_prompts(keep_with_room(learner.agent.encoder, found), count, settings.seed)
 
     def measure(self) -> list[GuardLimit]:
         """The guards of the learner's policy as it is now."""
@@ -180,22 +188,6 @@ def is_unfinished(text: str) -> bool:
     return not _SENTENCE_END.search(text.rstrip())
 
 
-def validation_prompts(learner: Learner) -> list[Dialogue]:
-    """Prompts of the validation split of the SFT data, drawn by the seed; none without such data."""
-    settings, agent = learner.settings, learner.agent.settings
-    if settings.sft_data_path is None:
-        return []
-    columns = tuple(settings.sft_columns.items())
-    found = sft_prompts(settings.sft_data_path, "validation", agent.context_size, agent.turn_separator, columns)
-    return pick_prompts(keep_with_room(learner.agent.encoder, found), settings.guard_prompts, settings.seed)
-
-
-def distinct_prompts(examples: Examples, settings: BotSettings, context_size: int) -> list[Dialogue]:
-    """The newest different prompts, `guard_prompts` at most."""
-    distinct = list(dict.fromkeys(one.prompt_turns[-context_size:] for one in reversed(examples.all)))
-    return [Dialogue(list(turns)) for turns in distinct[: settings.guard_prompts]]
-
-
 def make_responder(learner: Learner, policy: Policy) -> Responder:
     """Lets this policy reply as the learner's agent does."""
     agent = learner.agent
@@ -210,3 +202,51 @@ def sample_replies(responder: Responder, prompts: Sequence[Dialogue], seed: int)
     parts = [prompts[start : start + BATCH_SIZE] for start in range(0, len(prompts), BATCH_SIZE)]
     drawn = (random_numbers(len(part), responder.sampling, device, generator) for part in parts)
     return [reply for part, uniform in zip(parts, drawn, strict=True) for reply in responder.reply(part, uniform)]
+
+
+# --- a night that moves too far goes back to where the guards pass, so that not all of it is refused ---
+
+
+def step_back(learner: Learner, load_checkpoint: Callable[[], Learner], guards: GuardMeasurement) -> float:
+    """Interpolate the weights between those of a checkpoint and the learner's until all guards have room.
+
+    Where the checkpoint itself has none, the weights go on towards those of the first version. Returns the share of the change
+    since the checkpoint that is kept: the largest of those that were tried, 1 where nothing had to go.
+    """
+    if not without_room(guards.measure()):
+        return 1.0
+    share = _bisect(learner, load_checkpoint().parameters, guards)
+    if share == 0 and without_room(guards.measure()):
+        first = dict(learner.reference_policy.named_parameters())
+        names = trainable_parameters(learner.policy)  # adapters that change nothing are zero
+        zeros = [torch.zeros_like(parameter) for parameter in learner.parameters]
+        _bisect(learner, zeros if learner.settings.use_lora else [first[name] for name in names], guards)
+    return share
+
+
+def without_room(guards: Sequence[GuardLimit]) -> list[GuardLimit]:
+    """Those that are not well within their limits; what is not a number is left to the gate."""
+    signs = [1 if guard.at_most else -1 for guard in guards]
+    return [
+        guard
+        for sign, guard in zip(signs, guards, strict=True)
+        if math.isfinite(guard.value) and sign * guard.value > sign * guard.limit * (1 - sign * ROOM)
+    ]
+
+
+def _bisect(learner: Learner, before: Sequence[Tensor], guards: GuardMeasurement) -> float:
+    """Give the learner the weights between `before` and its own that are farthest from `before`; returns their share."""
+    after = [parameter.detach().clone() for parameter in learner.parameters]
+    kept, lost = 0.0, 1.0
+    for _ in range(ROUNDS):
+        share = (kept + lost) / 2
+        _interpolate(learner, before, after, share)
+        kept, lost = (kept, share) if without_room(guards.measure()) else (share, lost)
+    _interpolate(learner, before, after, kept)
+    return kept
+
+
+@torch.no_grad()
+def _interpolate(learner: Learner, before: Sequence[Tensor], after: Sequence[Tensor], share: float) -> None:
+    for parameter, old, new in zip(learner.parameters, before, after, strict=True):
+        parameter.copy_(torch.lerp(old, new, share))

@@ -4,8 +4,6 @@ The state lies beside a version in `learner/`, as safetensors and JSON. The same
 written into `night/` while it trains, so that a killed night goes on where it was.
 """
 
-import hashlib
-import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +16,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed import random_states as torch_states
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import losses as formulas
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
-from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.bot import FIRST, Bot
 from rlhf_dialog.feedback.store.examples import TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.json_files import load_json
@@ -33,7 +32,7 @@ from rlhf_dialog.models.precision import autocast_of, set_float32_products
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.models.weights import load_module, save_module
 from rlhf_dialog.runs.checkpoint import as_user_error
-from rlhf_dialog.runs.training_state import load_optimizer, save_optimizer, split_state
+from rlhf_dialog.runs.training_state import load_optimizer, save_optimizer
 from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,6 @@ def load_version(bot: Bot, version: str, settings: BotSettings) -> ChatAgent:
 class NightState:
     """How far a night has come; `night/` keeps it as JSON beside the learner, so that a killed night goes on to the same bits."""
 
-    start: str  # the hash of the learner's state before the first step
     fingerprint: str | None  # of the snapshot; None of a candidate, so that a night may use the same feedback
     last_event: int
     last_turn: int | None  # when it began; None: all
@@ -75,14 +73,14 @@ class NightState:
 class Learner:
     """The policy that a night trains from the champion, beside the fixed first version.
 
-    `optimizer`, `num_steps` (of the bot's life, which the schedule counts), `num_nights`, `random` (the states of the random
-    generators) and `consumed` (the events of earlier nights) are what the next night continues.
+    The next night continues `optimizer`, `num_steps` (of the bot's life), `num_nights`, `random` (the states of the generators)
+    and `consumed` (the events of earlier nights).
     """
 
     def __init__(self, bot: Bot, settings: BotSettings):
         """Raises UserError when the champion, its state or the first version does not load."""
         self.settings, self.version = settings, bot.champion()
-        first = load_version(bot, bot.first(), settings)
+        first = load_version(bot, FIRST, settings)
         if settings.use_lora:
             self.agent, self.policy = first, _with_adapter(first, settings)
             self.reference_policy: Policy = DisabledAdapter(first.policy.lm, use_amp=first.policy.use_amp)
@@ -91,7 +89,7 @@ class Learner:
             self.policy, self.reference_policy = self.agent.policy, first.policy.requires_grad_(False)
         self.encoder = tokenized.ExampleEncoder.from_agent(self.agent)
         size = settings.per_device_microbatch_size
-        setting = f"{bot.first()}, {first.policy.lm.device.type}, use_amp {first.policy.use_amp}"
+        setting = f"{FIRST}, {first.policy.lm.device.type}, use_amp {first.policy.use_amp}"
         self.reference = tokenized.ReferenceLogprobs(
             self.reference_policy, self.encoder.encoder.pad_id, size, bot.folder / "reference.json", setting
         )
@@ -109,7 +107,7 @@ class Learner:
         source = bot.version_folder(self.version) / "learner"
         if source.is_dir():
             self.load(source)
-        elif settings.use_lora and self.version != bot.first():
+        elif settings.use_lora and self.version != FIRST:
             raise _other_kind(source, settings)
 
     # --- state ---
@@ -157,20 +155,8 @@ class Learner:
         self.policy.lm.load_state_dict(other)
 
     def export(self, folder: Path) -> None:
-        """Write the agent, with the adapters merged into it. Raises UserError when the folder cannot be written."""
+        """Write the agent, with the adapters merged into it."""
         save_agent(folder, self.policy, self.encoder.encoder.tokenizer, self.agent.settings)
-
-    def state_hash(self) -> str:
-        """SHA-256 of weights, moments, schedule, random states and consumed events."""
-        digest = hashlib.sha256()
-        slots = {f"optimizer.{name}": x for name, x in split_state(self.optimizer.state_dict())[0].items()}
-        named = {**trainable_parameters(self.policy), **slots, **self.random[0]}
-        for name in sorted(named):
-            digest.update(name.encode())
-            digest.update(named[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        rest = [self.num_steps, self.num_nights, sorted(self.consumed), self.random[1]]
-        digest.update(json.dumps(rest).encode())
-        return digest.hexdigest()
 
     # --- training ---
 
@@ -192,7 +178,7 @@ class Learner:
     def train(
         self,
         training: TrainingSet,
-        sft: Sequence[tokenized.TokenizedExample],
+        sft: Sequence[Dialogue],
         night: NightState,
         watch: Watch,
         save: Save,
@@ -244,9 +230,10 @@ KINDS = {"kto": "answers", "dpo": "pairs", "nll": "sft"}
 class Batches:
     """The losses of the examples of a night. `baseline`: KTO's z_ref in the newest step."""
 
-    def __init__(self, learner: Learner, training: TrainingSet, sft: Sequence[tokenized.TokenizedExample]):
+    def __init__(self, learner: Learner, training: TrainingSet, sft: Sequence[Dialogue]):
         self.policy, self.reference, self.settings = learner.policy, learner.reference, learner.settings
         self.pad_id, self.sft, self.baseline = learner.encoder.encoder.pad_id, sft, 0.0
+        self.encoder = learner.encoder
         self.answers = [(tokenized.row_names(one), learner.encoder.encode_example(one)) for one in training.answers]
         self.pairs = [(tokenized.row_names(one), learner.encoder.encode_example(one)) for one in training.pairs]
         self.liked = torch.tensor([one.liked for one in training.answers], dtype=torch.bool)
@@ -275,7 +262,7 @@ class Batches:
             dpo = formulas.dpo_losses(chosen, rejected, beta)
             yield "dpo", dpo + liked_weight * nll[: len(part)], self.settings.dpo_weight
         for part in _cut(step["sft"], size):
-            rows = [self.sft[i] for i in part]
+            rows = [self.encoder.encode_reply(self.sft[i]) for i in part]
             lengths = torch.tensor([len(row.response) for row in rows], device=self.policy.lm.device)
             yield "nll", -tokenized.compute_logprobs(self.policy, rows, self.pad_id) / lengths, 1.0
 

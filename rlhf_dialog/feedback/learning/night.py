@@ -14,13 +14,14 @@ from typing import Any
 
 from rlhf_dialog.atomic_files import atomic_folder, repair_swaps
 from rlhf_dialog.data.chat_template import keep_with_room
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.evaluation.untrusted import check_data
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
 from rlhf_dialog.feedback.learning.gate import GateComparison
-from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement
+from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement, step_back, without_room
 from rlhf_dialog.feedback.learning.learner import (
     METHOD,
     Learner,
@@ -31,10 +32,9 @@ from rlhf_dialog.feedback.learning.learner import (
     read_state,
 )
 from rlhf_dialog.feedback.learning.report import NUM_LINES, ChangedAnswers, NightReport, compare_answers
-from rlhf_dialog.feedback.learning.step_back import step_back, without_room
-from rlhf_dialog.feedback.learning.tokenized_examples import ExampleEncoder, SFTExamples
+from rlhf_dialog.feedback.learning.tokenized_examples import ExampleEncoder
 from rlhf_dialog.feedback.store import examples as stored
-from rlhf_dialog.feedback.store.bot import NIGHT, Bot, agent_source
+from rlhf_dialog.feedback.store.bot import FIRST, NIGHT, Bot, agent_source
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import without_tf32
@@ -65,8 +65,7 @@ def learn(
 
     A night that was killed goes on where it was. `trust_config`: config.yaml may name data on the Hub. `dry_run` says what a
     night would use, and writes nothing. `watch` is called with the steps done and all steps. Raises UserError when another
-    process learns in this folder, when settings, store, data or versions cannot be used, or when the disk is full, and
-    RunStopped when a loss is not finite; the champion stays then.
+    process learns in this folder, or when something cannot be used or written, and RunStopped when a loss is not finite.
     """
     settings = _read_settings(bot, trust_config)
     if dry_run:
@@ -83,9 +82,11 @@ def learn(
         if report.why:
             return report
         learner = Learner(bot, settings)
-        sft = _sft_examples(learner)
+        sft = _sft_prompts(learner)
         if state is None:
-            state = _begin(bot, learner, snapshot, len(sft))
+            plan = learner.plan(snapshot.training, len(sft))
+            with closing(bot.store()) as store:
+                state = NightState(snapshot.fingerprint, snapshot.last_event, store.last_turn(), plan)
         else:
             learner.load(bot.folder / NIGHT)
         learner.reference.add(_rows(learner.encoder, snapshot.training) | _rows(learner.encoder, snapshot.heldout))
@@ -103,7 +104,7 @@ def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -
     """Make a version of an agent that was trained elsewhere, and promote it if it passes the gate; returns the report.
 
     It counts as trained on all feedback until now; the optimizer state of the champion stays. An interrupted night begins again.
-    Raises UserError as `learn` does, with `use_lora`, and for an agent whose network or vocabulary is not the champion's.
+    Raises UserError as `learn`, with `use_lora`, and for another network or vocabulary than the champion's.
     """
     settings = _read_settings(bot, trust_config)
     if settings.use_lora:
@@ -112,7 +113,7 @@ def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -
         _promote_passed(bot)
         snapshot = take_snapshot(bot, settings)
         learner = Learner(bot, settings)
-        state = NightState(learner.state_hash(), None, snapshot.last_event, last_turn=None, plan=[])
+        state = NightState(None, snapshot.last_event, last_turn=None, plan=[])
         try:
             learner.load_agent(agent_source(candidate))
         except UserError as error:
@@ -172,7 +173,7 @@ def _promote_passed(bot: Bot) -> None:
 
 
 def _read_unfinished(bot: Bot) -> NightState | None:
-    """The state of a night that was killed; None, with a warning where it cannot be read, if there is none."""
+    """The state of a night that was killed; None if there is none that can be read."""
     if not (bot.folder / NIGHT).is_dir():
         return None
     try:
@@ -210,11 +211,7 @@ def _obstacle(bot: Bot, snapshot: Snapshot) -> str | None:
         return obstacle
     versions = bot.lineage()["versions"]
     if not snapshot.training.num_new:
-        last_seen = versions[snapshot.champion].get("last_event") or 0
-        num_new = sum(one.event > last_seen for one in snapshot.examples.all)
-        if not num_new:
-            return "nothing changed: there is no new feedback to learn from"
-        return f"nothing changed: none of the {num_new} new ratings can be learned from; they are held out or left out"
+        return "nothing changed: there is no new feedback to learn from that is not held out or left out"
     if (made := _find_version(bot, snapshot.fingerprint)) is not None:
         status = versions[made]["status"]
         return f"nothing changed: version {made}, which is {status}, was made of just this feedback; more is needed"
@@ -231,20 +228,14 @@ def _too_little_heldout(snapshot: Snapshot) -> str | None:
     return None
 
 
-def _sft_examples(learner: Learner) -> SFTExamples:
-    """The replies of the training split of the SFT data that have room; none without such data."""
+def _sft_prompts(learner: Learner) -> list[Dialogue]:
+    """The prompts of the training split of the SFT data that have room; none without such data."""
     settings, agent = learner.settings, learner.agent.settings
     if settings.sft_data_path is None or not settings.sft_share:
-        return SFTExamples(learner.encoder, [])
+        return []
     columns = tuple(settings.sft_columns.items())
     found = tokenized.sft_prompts(settings.sft_data_path, "train", agent.context_size, agent.turn_separator, columns)
-    return SFTExamples(learner.encoder, keep_with_room(learner.agent.encoder, found))
-
-
-def _begin(bot: Bot, learner: Learner, snapshot: Snapshot, num_sft: int) -> NightState:
-    start, plan = learner.state_hash(), learner.plan(snapshot.training, num_sft)
-    with closing(bot.store()) as store:
-        return NightState(start, snapshot.fingerprint, snapshot.last_event, store.last_turn(), plan)
+    return keep_with_room(learner.agent.encoder, found)
 
 
 def _rows(encoder: ExampleEncoder, examples: stored.Examples) -> dict[str, Any]:
@@ -253,7 +244,7 @@ def _rows(encoder: ExampleEncoder, examples: stored.Examples) -> dict[str, Any]:
 
 
 def _train_within_guards(
-    bot: Bot, learner: Learner, snapshot: Snapshot, sft: SFTExamples, state: NightState, watch: Watch
+    bot: Bot, learner: Learner, snapshot: Snapshot, sft: list[Dialogue], state: NightState, watch: Watch
 ) -> tuple[dict[str, float], str]:
     """The steps of the plan, until a checkpoint at which the gate's guards have no room left; then back to where they have.
 
@@ -304,8 +295,6 @@ def _judge(bot: Bot, learner: Learner, snapshot: Snapshot, state: NightState, re
         "gate": report.gate_record(),
         "metrics": report.metrics,
         "night": state.fingerprint,
-        "start": state.start,  # hashes of the learner's state; a night starts with its parent's end
-        "end": learner.state_hash(),
     }
     report.version = bot.add_version(write, record)
     report.why = report.why.format(version=report.version)
@@ -322,7 +311,7 @@ def _measure(
     """The gate's comparison with the champion, the guards, and the answers that are not the champion's."""
     heldout, champion = snapshot.heldout, snapshot.champion
     candidate = log_ratios(learner, learner.policy, heldout)
-    if champion == bot.first():
+    if champion == FIRST:
         policy, before = learner.reference_policy, dict.fromkeys(candidate, 0.0)
     else:
         policy = load_version(bot, champion, snapshot.settings).policy
@@ -349,24 +338,20 @@ def log_ratios(learner: Learner, policy: Policy, examples: stored.Examples) -> d
 
 def _decision(comparison: GateComparison, guards: list[GuardLimit], changed: ChangedAnswers) -> tuple[bool, str]:
     """Whether the candidate is promoted, and why; `{version}` in the text is its name."""
-    failed = [guard for guard in guards if not guard.passed]
     points = f"{100 * comparison.difference:+.1f} points{comparison.people_note}"
-    bound = -100 * gate.SLACK * comparison.standard_error
+    bound = f"above {-100 * gate.SLACK * comparison.standard_error:+.1f}"
     low = f"the lower bound {100 * comparison.low:+.1f} is"
-    if failed:
+    if failed := [guard for guard in guards if not guard.passed]:
         return False, f"refused: {{version}} fails a guard: {'; '.join(map(str, failed))}"
     if not comparison.difference > 0:
         return False, f"refused: {{version}} agrees no more with the held-out feedback than the champion ({points})"
     if not comparison.is_enough:
-        return (
-            False,
-            f"refused: {{version}} may agree by chance ({points}): {low} not above {bound:+.1f}; wait for more feedback",
-        )
+        return False, f"refused: {{version}} may agree by chance ({points}): {low} not {bound}; wait for more feedback"
     if not changed.is_enough:
         remedy = f"at least {changed.num_needed} are needed; raise learning_rate or epochs, or wait for more feedback"
         return False, f"refused: {{version}} answers only {changed} differently, {remedy}"
     passed = f"all guards passed, {changed} answered differently"
-    return True, f"promoted: {{version}} is the champion: {points}, {low} above {bound:+.1f}, {passed}"
+    return True, f"promoted: {{version}} is the champion: {points}, {low} {bound}, {passed}"
 
 
 def _report(bot: Bot, snapshot: Snapshot, why: str) -> NightReport:

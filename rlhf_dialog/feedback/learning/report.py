@@ -19,11 +19,7 @@ NUM_LINES, MIN_CHANGED, NUM_SHOWN = 50, 5, 5
 
 @dataclass(frozen=True)
 class AnswerChange:
-    """What a person said, and the two answers.
-
-    >>> AnswerChange("Is it far ?", before="Two streets .", after="Two streets , madam .").line
-    'Is it far ?'
-    """
+    """What a person said, and the two answers."""
 
     line: str
     before: str
@@ -99,8 +95,12 @@ class NightReport:
     def lines(self) -> list[str]:
         """The report as text."""
         texts = [f"{self.bot}: champion {self.champion}, feedback up to event {self.last_event}"]
-        if self.used:
-            texts.append(self._used_line())
+        if used := self.used:
+            texts.append(
+                f"to learn from: {used['new']} new and {used['replayed']} older examples of {used['people']} people: "
+                f"{used['liked']} liked and {used['disliked']} disliked answers, {used['pairs']} edits and choices; "
+                f"{used['sft']} replies of the SFT data in {used['steps']} steps"
+            )
         if self.left_out:
             texts.append(f"left out: {format_counts(self.left_out)}")
         texts.append(f"held out: {self.power}")
@@ -112,7 +112,13 @@ class NightReport:
         if self.guards:
             texts.append(f"guards: {'; '.join(map(str, self.guards))}")
         if self.comparison:
-            texts.append(_gate_line(self.comparison))
+            found = self.comparison
+            points = [100 * value for value in (found.difference, found.low, found.standard_error)]
+            texts.append(
+                f"gate: concordance {found.candidate:.3f}, champion {found.champion:.3f}: {points[0]:+.1f} points"
+                f"{found.people_note}, 95 % interval from {points[1]:+.1f}, standard error {points[2]:.1f}, "
+                f"{found.num_events} held-out events"
+            )
         if self.changed:
             texts += self.changed.shown_lines()
         if self.removed:
@@ -131,20 +137,3 @@ class NightReport:
             "promoted": self.promoted,
             "why": self.why,
         }
-
-    def _used_line(self) -> str:
-        used = self.used
-        return (
-            f"to learn from: {used['new']} new and {used['replayed']} older examples of {used['people']} people: "
-            f"{used['liked']} liked and {used['disliked']} disliked answers, {used['pairs']} edits and choices; "
-            f"{used['sft']} replies of the SFT data in {used['steps']} steps"
-        )
-
-
-def _gate_line(comparison: GateComparison) -> str:
-    points = [100 * value for value in (comparison.difference, comparison.low, comparison.standard_error)]
-    return (
-        f"gate: concordance {comparison.candidate:.3f}, champion {comparison.champion:.3f}: "
-        f"{points[0]:+.1f} points{comparison.people_note}, 95 % interval from {points[1]:+.1f}, "
-        f"standard error {points[2]:.1f}, {comparison.num_events} held-out events"
-    )

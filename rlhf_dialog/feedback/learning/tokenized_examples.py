@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,6 +66,10 @@ class ExampleEncoder:
     def _reads(self, ids: Sequence[int], response: str) -> bool:
         known = all(0 <= one < self.vocabulary for one in ids)
         return known and self.encoder.reply_text(list(ids)) == response.strip()
+
+    def encode_reply(self, prompt: Dialogue) -> TokenizedExample:
+        """The reference of a prompt of the SFT data as its answer."""
+        return self.encode_answer(prompt.prompt_turns, prompt.reference or "", system=prompt.system)
 
     def encode_example(self, example: Example) -> list[TokenizedExample]:
         """One row of an answer; two of a pair, the chosen one first."""
@@ -152,20 +155,6 @@ class ReferenceLogprobs:
             self.digests = {name: self.digests[name] for name in self.logprobs}
             replace_json(self.path, {"setting": self.setting, "logprobs": self.logprobs, "rows": self.digests})
             self.is_new = False
-
-
-class SFTExamples(Sequence[TokenizedExample]):
-    """The replies of the SFT data as rows, which are encoded when they are asked for."""
-
-    def __init__(self, encoder: ExampleEncoder, prompts: Sequence[Dialogue]):
-        self.encoder, self.prompts = encoder, prompts
-
-    def __len__(self) -> int:
-        return len(self.prompts)
-
-    def __getitem__(self, number: Any) -> Any:
-        prompt = self.prompts[number]
-        return self.encoder.encode_answer(prompt.prompt_turns, prompt.reference or "", system=prompt.system)
 
 
 @lru_cache(maxsize=4)

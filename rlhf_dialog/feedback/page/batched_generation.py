@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.loaded_versions import LoadedVersions, load_agent
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import ChatAgent, GrowingReply, stream
-from rlhf_dialog.models.generation import Sampling, random_numbers
+from rlhf_dialog.models.generation import random_numbers
 
 CPU = torch.device("cpu")
 ONE_AGENT = "agent"  # the only version where there is no bot
@@ -24,10 +25,7 @@ ONE_AGENT = "agent"  # the only version where there is no bot
 
 @dataclass(frozen=True)
 class GeneratedAnswer:
-    """An answer so far, or a finished one: what the store keeps of it.
-
-    >>> GeneratedAnswer("Inside .", (14, 10, 50257), (-1.2, -0.4, -0.1), {"temperature": 1.0, "seed": 7}, "0002", ended=True)
-    """
+    """An answer so far, or a finished one: what the store keeps of it."""
 
     text: str
     token_ids: tuple[int, ...]  # with the end token
@@ -76,12 +74,16 @@ class Answering:
         self.bot = source if isinstance(source, Bot) else None
 
         def load(version: str) -> ChatAgent:
-            if isinstance(source, Bot):
+            if isinstance(source, ChatAgent):
+                return source
+            try:
                 return load_agent(source.agent_folder(version), device=device, adjust=adjust)
-            return source
+            except UserError as error:
+                remedy = "go back to another one with `feedback rollback`"
+                raise UserError(f"{source.folder}: version {version} does not load ({error}); {remedy}") from error
 
-        last_good = source.last_good if isinstance(source, Bot) else lambda: [ONE_AGENT]
-        self._served = LoadedVersions(last_good, load, max_versions)
+        champion = source.champion if isinstance(source, Bot) else lambda: ONE_AGENT
+        self._served = LoadedVersions(champion, load, max_versions)
         self._seeds, self.max_batch = random.Random(seed), max_batch
         self._waiting: deque[_Request] = deque()
         self._changed = threading.Condition()
@@ -102,24 +104,12 @@ class Answering:
         """A dialogue that began with this version has ended."""
         self._served.release(version)
 
-    def version(self) -> str:
-        """The version that a new dialogue would get now."""
+    def introduction(self) -> tuple[str, str | None]:
+        """The version that a new dialogue would get now, and what its agent says of itself, if anything."""
         version = self.begin()
+        introduction = self._served.agent(version).settings.introduction
         self.end(version)
-        return version
-
-    def introduction(self) -> str | None:
-        """What a person reads before a dialogue with the version that it would get now; None: its agent says nothing."""
-        version = self.begin()
-        try:
-            return self._served.agent(version).settings.introduction
-        finally:
-            self.end(version)
-
-    @property
-    def problem(self) -> str | None:
-        """Why the champion does not answer, while the last good version does; else None."""
-        return self._served.problem
+        return version, introduction
 
     def spoken(self, text: str, version: str) -> str:
         """`text` as the version's model sees it: a space replaces what would end a turn."""
@@ -132,8 +122,16 @@ class Answering:
 
         Closing the iterator gives the request up. Raises AnsweringClosed, and what the generation raises.
         """
-        request = _Request([turn.strip() for turn in turns], version, self._seed() if seed is None else seed)
-        self._submit(request)
+        with self._changed:
+            if self._closed:
+                raise AnsweringClosed
+            seed = self._seeds.getrandbits(63) if seed is None else seed
+            request = _Request([turn.strip() for turn in turns], version, seed)
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._work, name="answering", daemon=True)
+                self._worker.start()
+            self._waiting.append(request)
+            self._changed.notify_all()
         try:
             while True:
                 answer = request.answers.get()
@@ -153,21 +151,7 @@ class Answering:
         if self._worker is not None:
             self._worker.join()
         while self._waiting:
-            self._waiting.popleft().answers.put(_closing_error())
-
-    def _seed(self) -> int:
-        with self._changed:
-            return self._seeds.getrandbits(63)
-
-    def _submit(self, request: _Request) -> None:
-        with self._changed:
-            if self._closed:
-                raise _closing_error()
-            if self._worker is None:
-                self._worker = threading.Thread(target=self._work, name="answering", daemon=True)
-                self._worker.start()
-            self._waiting.append(request)
-            self._changed.notify_all()
+            self._waiting.popleft().answers.put(AnsweringClosed())
 
     def _work(self) -> None:
         while batch := self._next_batch():
@@ -198,20 +182,16 @@ class Answering:
 
         def show(replies: list[GrowingReply]) -> bool:
             for row, request in list(going.items()):
-                request.answers.put(_answer(replies[row], request, agent.sampling))
-                if replies[row].ended or request.left:
+                reply, used = replies[row], {**agent.sampling.settings, "seed": request.seed}
+                request.answers.put(
+                    GeneratedAnswer(
+                        reply.text, reply.ids, reply.logprobs, used, request.version, reply.ended, reply.truncated
+                    )
+                )
+                if reply.ended or request.left:
                     del going[row]
             return bool(going) and not self._closed
 
         stream(agent, prompts, show, numbers)
         for request in going.values():
-            request.answers.put(_closing_error())
-
-
-def _answer(reply: GrowingReply, request: _Request, sampling: Sampling) -> GeneratedAnswer:
-    used = {**sampling.settings, "seed": request.seed}
-    return GeneratedAnswer(reply.text, reply.ids, reply.logprobs, used, request.version, reply.ended, reply.truncated)
-
-
-def _closing_error() -> AnsweringClosed:
-    return AnsweringClosed("the program is ending")
+            request.answers.put(AnsweringClosed())

@@ -7,18 +7,16 @@ import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.batched_generation import Answering, GeneratedAnswer
+from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.store.store import Event, Rating, Store, StoredTurn, TurnOrigin
 
 CHANGES = ("edit", "choice")  # of what the dialogue goes on with
 _SAVING = threading.Lock()  # between looking for what others have added, and adding
 UNSTORED = 0  # the id of a turn that is not on disk yet
 SCORES = range(1, 6)
-SAME = "the bot gave the same answer again; ask once more"
-SAME_ALWAYS = "the bot takes the most likely word each time (temperature 0), so another answer is the same"
 
 
 class SessionChanged(UserError):
@@ -32,9 +30,8 @@ class ChatSession:
     """One dialogue of one person, with the version that it began with.
 
     Every method that stores returns after it is on disk. An answer is shown even if it cannot be stored: then `problem`
-    says why, and the turns are stored together with the next ones. Feedback that cannot be stored is a UserError. Without a
-    store nothing is stored, and feedback is a UserError. Methods that rate take the id of a turn, by default the last answer's.
-    What says or rates raises SessionChanged when the dialogue in the store is no longer the one that this ChatSession knows.
+    says why, and the turns are stored together with the next ones. Feedback that cannot be stored is a UserError, and so is any
+    without a store. What says or rates raises SessionChanged when the dialogue in the store is not the one that is known here.
     """
 
     def __init__(self, store: Store | None, answering: Answering, person: str, source: str):
@@ -55,7 +52,7 @@ class ChatSession:
 
     @property
     def state(self) -> str:
-        """What is known of the dialogue in the store, in short: another state is another dialogue to look at."""
+        """What is known of the dialogue in the store, in short."""
         return "{}.{}".format(*self._seen)
 
     @classmethod
@@ -81,28 +78,22 @@ class ChatSession:
         return talk
 
     def say(self, text: str) -> Iterator[str]:
-        """The growing answer to `text`: each string begins with the one before. Afterwards `last` is the answer's turn.
-
-        Raises UserError when nothing is left of `text` without what would end a turn.
-        """
+        """The growing answer to `text`. Raises UserError when nothing is left of `text` without what would end a turn."""
         message = self.spoken(text)
         if not message:
             raise UserError("there is nothing to answer; write a message")
         position = len(self.texts)
         user = StoredTurn(UNSTORED, "", position, "user", message, None, None, None, None, time.time())
-        return self._answer([*self._texts_before(position), message], [user])
+        return self._answer([*(self.texts[i] for i in range(position)), message], [user])
 
     def spoken(self, text: str) -> str:
         """`text` as the model sees it, and as it is stored: a space replaces what would end a turn."""
         return self.answering.spoken(text, self.version)
 
     def again(self) -> Iterator[str]:
-        """Another answer to the same turn, growing as in `say`; the dialogue goes on with it unless another one is chosen.
-
-        Raises UserError when it has become one that is there already; that is not stored.
-        """
+        """Another answer to the same turn; the dialogue goes on with it. Raises UserError when there is one like it already."""
         position = self._last_answer().position
-        return self._answer(self._texts_before(position), [])
+        return self._answer([self.texts[i] for i in range(position)], [])
 
     def alternatives(self) -> list[StoredTurn]:
         """The answers to the last turn, in the order in which they were written."""
@@ -128,17 +119,17 @@ class ChatSession:
         for other in places:
             if better is None:
                 self._rate("choice", chosen, other=self.turns[other].id)
-            elif better != self.turns[other].text:
+            else:
                 self._rate("edit", other, text=better)
         self._continue_with(self.turns[chosen], better)
 
     def thumb(self, liked: bool, reason: str = "", turn: int | None = None) -> None:
-        """Like or dislike an answer. Raises UserError when the person has edited it: they see their own text."""
+        """Like or dislike an answer (the last one). Raises UserError when the person has edited it: they see their own text."""
         self._rate("thumb", self._find_unedited(turn), value=1 if liked else -1, text=reason.strip() or None)
 
-    def score(self, value: int | None, turn: int | None = None) -> None:
-        """Give an answer 1 to 5: 4 and 5 are liked, 1 and 2 disliked. Raises UserError as `thumb`, and for any other number."""
-        self._rate("score", self._find_unedited(turn), value=_check_score(value))
+    def score(self, value: int | None) -> None:
+        """Give the last answer 1 to 5: 4 and 5 are liked, 1 and 2 disliked. Raises UserError as `thumb`."""
+        self._rate("score", self._find_unedited(None), value=_check_score(value))
 
     def edit(self, text: str, turn: int | None = None) -> None:
         """Store a better answer; the dialogue goes on with it. Raises UserError when it is empty or the same."""
@@ -154,8 +145,8 @@ class ChatSession:
         self._rate("dialogue_score", None, value=_check_score(value))
 
     def withdraw(self, kind: str, turn: int | None = None) -> None:
-        """Take the feedback of one kind (thumb, score, edit, choice, dialogue_score) back."""
-        self._rate("withdrawn", None if kind == "dialogue_score" else self._place(turn), text=kind)
+        """Take the feedback of one kind on an answer back."""
+        self._rate("withdrawn", self._place(turn), text=kind)
 
     def events(self) -> list[Event]:
         """This person's feedback on the dialogue that counts, by id."""
@@ -171,15 +162,22 @@ class ChatSession:
             of_turns.setdefault(event.turn, {})[event.kind] = event.text if event.kind == "edit" else event.value
         return of_turns
 
-    def why(self, turn: int | None = None) -> str:
-        """What the answer came from: its version, the sampling, and how likely its words were."""
-        answer = self.turns[self._place(turn)]
+    def why(self) -> str:
+        """What the last answer came from: its version, the sampling, and how likely its words were."""
+        answer = self._last_answer()
         if not (answer.token_ids and answer.logprobs):
             return "It is not known how this answer was generated."
         name = "The agent" if self.answering.bot is None else f"Version {answer.version}"
+        used = answer.sampling or {}
+        how = "taking the most likely word each time"
+        if not used.get("greedy"):
+            numbers = [f"temperature {used.get('temperature', 1):g}"]
+            numbers += [f"top_k {used['top_k']}"] if used.get("top_k") else []
+            numbers += [f"top_p {used['top_p']:g}"] if used.get("top_p", 1) < 1 else []
+            how = f"drawing its words at {', '.join(numbers)}"
         mean, rarest = math.exp(math.fsum(answer.logprobs) / len(answer.logprobs)), math.exp(min(answer.logprobs))
         return (
-            f"{name} answered, {_sampling(answer.sampling or {})}. Its {len(answer.logprobs)} "
+            f"{name} answered, {how}. Its {len(answer.logprobs)} "
             f"token{'s' * (len(answer.logprobs) > 1)} had a probability of {mean:.1%} on average, the rarest {rarest:.1%}."
         )
 
@@ -208,8 +206,13 @@ class ChatSession:
                     yield answer.text
         assert answer is not None  # a stream ends with its answer, or raises
         if not user and answer.text in [turn.text for turn in self.alternatives()]:
-            raise UserError(SAME_ALWAYS if answer.sampling.get("greedy") else SAME)
-        for turn in (*user, _turn(answer, len(turns))):
+            why = "it takes the most likely word each time" if answer.sampling.get("greedy") else "ask once more"
+            raise UserError(f"the bot gave the same answer again; {why}")
+        ids, logprobs, now = list(answer.token_ids), list(answer.logprobs), time.time()
+        said = StoredTurn(
+            UNSTORED, "", len(turns), "agent", answer.text, ids, logprobs, answer.sampling, answer.version, now
+        )
+        for turn in (*user, said):
             self.turns.append(turn)
             self._continue_with(turn)
         if self.store is not None:
@@ -222,9 +225,6 @@ class ChatSession:
         self.texts[turn.position] = turn.text if text is None else text
         if turn.speaker == "agent":
             self.last = turn
-
-    def _texts_before(self, position: int) -> list[str]:
-        return [self.texts[i] for i in range(position)]
 
     def _save(self) -> None:
         """Store the turns that are not on disk yet, in their order. Raises UserError when one cannot be stored."""
@@ -293,8 +293,7 @@ class ChatSession:
 
     def _find_edit(self, turn: StoredTurn) -> str | None:
         """What the person wrote in the place of an answer."""
-        text = self.ratings().get(turn.id, {}).get("edit")
-        return None if text is None else str(text)
+        return cast(str | None, self.ratings().get(turn.id, {}).get("edit"))
 
 
 @contextlib.contextmanager
@@ -318,22 +317,7 @@ def _newest(store: Store, dialogue: str) -> tuple[int, int]:
     return turn, event
 
 
-def _turn(answer: GeneratedAnswer, position: int) -> StoredTurn:
-    ids, logprobs, now = list(answer.token_ids), list(answer.logprobs), time.time()
-    return StoredTurn(UNSTORED, "", position, "agent", answer.text, ids, logprobs, answer.sampling, answer.version, now)
-
-
 def _check_score(value: int | None) -> int:
     if value is None or value not in SCORES:
         raise UserError(f"a score is 1, 2, 3, 4 or 5, not {value}")
     return value
-
-
-def _sampling(used: dict[str, Any]) -> str:
-    """The sampling in words."""
-    if used.get("greedy"):
-        return "taking the most likely word each time"
-    temperature = used.get("temperature", 1)
-    filters = [f"top_k {used['top_k']}"] if used.get("top_k") else []
-    filters += [f"top_p {used['top_p']:g}"] if used.get("top_p", 1) < 1 else []
-    return f"drawing its words at {', '.join([f'temperature {temperature:g}', *filters])}"

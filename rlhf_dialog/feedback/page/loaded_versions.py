@@ -36,13 +36,11 @@ def load_agent(
 class LoadedVersions:
     """The versions in memory: those that dialogues hold, and the newest; at most `max_versions`. Threads may share it.
 
-    `last_good` names the versions that a new dialogue may get, the champion first (it may raise UserError); `load` loads one.
-    `problem` says what is wrong with the champion while an earlier version is served in its place, else None.
+    `champion` names the version that a new dialogue gets, and `load` loads one; both may raise UserError.
     """
 
-    def __init__(self, last_good: Callable[[], list[str]], load: Callable[[str], ChatAgent], max_versions: int = 3):
-        self._last_good, self._load, self.max_versions = last_good, load, max_versions
-        self.problem: str | None = None
+    def __init__(self, champion: Callable[[], str], load: Callable[[str], ChatAgent], max_versions: int = 3):
+        self._champion, self._load, self.max_versions = champion, load, max_versions
         self._agents: dict[str, ChatAgent] = {}
         self._holders: Counter[str] = Counter()
         self._newest: str | None = None
@@ -55,15 +53,20 @@ class LoadedVersions:
         return sorted(self._agents)
 
     def hold(self) -> str:
-        """The version of a new dialogue: the champion, or the last good version when it does not load, which is said once.
+        """The version of a new dialogue: the champion, or the newest in memory where that is full or the champion does not load.
 
-        While other versions fill the memory, it is the newest of them. Raises UserError when no version loads.
+        Raises UserError when the champion does not load, and no version is in memory.
         """
         with self._changing:
-            version = self._newest = self._load_version()
-            self._holders[version] += 1
+            try:
+                self._newest = self._load_champion()
+            except UserError as error:
+                if self._newest is None:
+                    raise
+                logger.warning("%s; version %s answers in its place", error, self._newest)
+            self._holders[self._newest] += 1
             self._drop()
-            return version
+            return self._newest
 
     def release(self, version: str) -> None:
         """A dialogue with this version has ended. It never waits: Python may call it anywhere, when a dialogue is garbage."""
@@ -80,33 +83,15 @@ class LoadedVersions:
             raise UserError(f"version {version} is not in memory any more; begin a new dialogue")
         return agent
 
-    def _load_version(self) -> str:
-        """The version that a new dialogue gets, loaded: the champion, else what is served now, else a parent of the champion."""
-        served = [] if self._newest is None else [self._newest]
-        problems: list[str] = []
-        try:
-            champion, *parents = self._last_good()
-            candidates = dict.fromkeys([champion, *served, *parents])
-        except UserError as error:
-            if not served:
-                raise
-            problems, candidates = [str(error)], dict.fromkeys(served)
-        for version in candidates:
-            if version not in self._agents:
-                self._drop()
-                if len(self._agents) >= self.max_versions and self._newest is not None:
-                    return self._newest
-                try:
-                    self._agents[version] = self._load(version)
-                except Exception as error:  # of any kind: the folder may hold anything
-                    problems.append(f"version {version} does not load ({' '.join(str(error).split())[:300]})")
-                    continue
-            problem = f"{'; '.join(problems)}; version {version} answers in its place" if problems else None
-            if problem is not None and problem != self.problem:
-                logger.warning("%s", problem)
-            self.problem = problem
-            return version
-        raise UserError(f"{'; '.join(problems)}; put back the files of a version, or roll back to one that loads")
+    def _load_champion(self) -> str:
+        """The champion, or the newest version in memory where others fill it."""
+        version = self._champion()
+        if version not in self._agents:
+            self._drop()
+            if len(self._agents) >= self.max_versions and self._newest is not None:
+                return self._newest
+            self._agents[version] = self._load(version)
+        return version
 
     def _drop(self) -> None:
         """Let versions leave that no dialogue holds, but the newest."""

@@ -51,7 +51,10 @@ class OpenSessions:
             raise UserError("the answer is not finished; wait for it")
         try:
             if opened.talk is None or (opened.talk.dialogue or "") != dialogue:
-                talk = self._begin(person, dialogue)  # may load a model: others go on meanwhile
+                if dialogue:  # a model may be loaded: others go on meanwhile
+                    talk = ChatSession.reopen(self._store, self._answering, person, SOURCE, dialogue)
+                else:
+                    talk = ChatSession(self._store, self._answering, person, SOURCE)
                 if opened.talk is not None:
                     opened.talk.end()
                 opened.talk = talk
@@ -65,11 +68,6 @@ class OpenSessions:
             for key in list(self._open):
                 if person in (None, key[0]) and page in (None, key[1]):
                     self._drop(key)
-
-    def _begin(self, person: str, dialogue: str) -> ChatSession:
-        if dialogue:
-            return ChatSession.reopen(self._store, self._answering, person, SOURCE, dialogue)
-        return ChatSession(self._store, self._answering, person, SOURCE)
 
     def _make_room(self, person: str) -> None:
         """Let those leave that rested longest, of this person and of all; one that is being answered stays."""

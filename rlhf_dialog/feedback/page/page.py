@@ -35,7 +35,7 @@ View = list[Any]  # what the components of `layout.build` show, in their order; 
 class FeedbackPage:
     """The page, and what its buttons do. `app` is the ASGI application, `demo` Gradio's part of it.
 
-    `login` checks a name and a password; without it the page is open to whoever reaches it. `hosts` are the names that it
+    `logins` are names and passwords; without them the page is open to whoever reaches it. `hosts` are the names that it
     answers to (None: any). The `place` that a page shows, and sends, is a dialogue's id and state, "" for a new one.
     """
 
@@ -43,7 +43,7 @@ class FeedbackPage:
         self,
         store: Store,
         answering: Answering,
-        login: Callable[[str, str], bool] | None = None,
+        logins: list[tuple[str, str]] | None = None,
         limits: PageKeys | None = None,
         hosts: Collection[str] | None = THIS_MACHINE,
     ):
@@ -58,7 +58,7 @@ class FeedbackPage:
             FastAPI(openapi_url=None),
             self.demo,
             "/",
-            auth=login,
+            auth=logins,
             auth_message=rendering.CONSENT,
             footer_links=[],
             max_file_size=1,
@@ -67,7 +67,7 @@ class FeedbackPage:
         )
         secret = "".join(store.hash_person(f"cookies of the page {number}") for number in range(4))
         self._gradio: Any = parent.routes[-1].app  # type: ignore[attr-defined]  # what was mounted; not `demo.app`
-        is_logged_in = (lambda cookies: True) if login is None else self._is_logged_in
+        is_logged_in = (lambda cookies: True) if logins is None else self._is_logged_in
         inputs = {number: len(function.inputs) for number, function in self.demo.fns.items()}
         gradio.queueing.traceback = SimpleNamespace(print_exc=log_failure)  # type: ignore[assignment]  # it would print texts
         self.app = RequestFilter(parent, store.bot, self.limits, hosts, is_logged_in, secret=secret, inputs=inputs)
@@ -127,23 +127,21 @@ class FeedbackPage:
         """Open the editor with the last answer: its parts, its text, the note."""
         updates: list[str] = []
 
-        def read(talk: ChatSession) -> str:
+        def read(talk: ChatSession) -> None:
             if talk.last is None or rendering.find_pair_to_compare(talk):
                 raise UserError("there is not yet one answer to edit")
             updates.append(talk.texts[talk.last.position])
-            return ""
 
-        said = self._act(place, request, read, "looks")[-1]
+        said = self._act(place, request, read, kind="looks")[-1]
         return [gr.Column(visible=True), *updates, said] if updates else [gr.skip(), gr.skip(), said]
 
     def edit(self, better: str, place: str, request: gr.Request) -> View:
         """A better answer than the last one; the editor stays open when it cannot be stored."""
 
-        def act(talk: ChatSession) -> str:
+        def act(talk: ChatSession) -> None:
             talk.edit(check_length(str(better or ""), self.limits, "the answer"))
-            return "Saved: the dialogue goes on with your answer."
 
-        return self._act(place, request, act, closes_editor=True)
+        return self._act(place, request, act, "Saved: the dialogue goes on with your answer.", closes_editor=True)
 
     def choose_first(self, place: str, request: gr.Request) -> View:
         """The first of two answers is better."""
@@ -154,36 +152,28 @@ class FeedbackPage:
         return self._choose(place, request, 1)
 
     def _choose(self, place: str, request: gr.Request, number: int) -> View:
-        def act(talk: ChatSession) -> str:
+        def act(talk: ChatSession) -> None:
             if not (pair := rendering.find_pair_to_compare(talk)):
                 raise UserError("there is only one answer; ask for another one first")
             numbers = [turn.id for turn in talk.alternatives()]
             talk.choose(numbers.index(pair[number].id) + 1)
-            return f"Saved: the {('first', 'second')[number]} answer is better; the dialogue goes on with it."
 
-        return self._act(place, request, act)
+        which = ("first", "second")[number]
+        return self._act(place, request, act, f"Saved: the {which} answer is better; the dialogue goes on with it.")
 
     def score(self, value: int | None, place: str, request: gr.Request) -> View:
         """1 to 5 for the last answer."""
-
-        def act(talk: ChatSession) -> str:
-            talk.score(value)
-            return f"Saved: {value} of 5 for the last answer."
-
-        return self._act(place, request, act)
+        return self._act(place, request, lambda talk: talk.score(value), f"Saved: {value} of 5 for the last answer.")
 
     def score_dialogue(self, value: int | None, place: str, request: gr.Request) -> View:
         """1 to 5 for the whole dialogue."""
-
-        def act(talk: ChatSession) -> str:
-            talk.score_dialogue(value)
-            return f"Saved: {value} of 5 for this dialogue."
-
-        return self._act(place, request, act)
+        return self._act(
+            place, request, lambda talk: talk.score_dialogue(value), f"Saved: {value} of 5 for this dialogue."
+        )
 
     def why(self, place: str, request: gr.Request) -> View:
         """What the last answer came from."""
-        return self._act(place, request, lambda talk: talk.why(), "looks")
+        return self._act(place, request, lambda talk: talk.why(), kind="looks")
 
     def begin(self, request: gr.Request) -> View:
         """A new dialogue, with the champion of now."""
@@ -193,7 +183,7 @@ class FeedbackPage:
         """A dialogue of before, with its ratings."""
         if person := self.app.cookie.read(request.cookies):
             self.talks.close(person, str(request.session_hash))
-        return self._act(str(dialogue or ""), request, lambda talk: "", "looks", closes_editor=True)
+        return self._act(str(dialogue or ""), request, lambda talk: None, kind="looks", closes_editor=True)
 
     def forget(self, request: gr.Request) -> View:
         """Remove all that is stored of a person."""
@@ -229,15 +219,16 @@ class FeedbackPage:
         self,
         place: str,
         request: gr.Request,
-        act: Callable[[ChatSession], str],
+        act: Callable[[ChatSession], str | None],
+        said: str = "",
         kind: str = "ratings",
         closes_editor: bool = False,
     ) -> View:
-        """Do something with the session of a page; the page shows it afterwards, with what `act` returned or why it failed."""
+        """Do something with the session of a page; the page then shows what `act` returned, else `said`, or why it failed."""
         try:
             with self._session(place, request, kind) as talk:
                 try:
-                    return self._view(talk, rendering.note_html(act(talk)), closes_editor)
+                    return self._view(talk, rendering.note_html(act(talk) or said), closes_editor)
                 except SessionChanged:
                     raise
                 except UserError as error:

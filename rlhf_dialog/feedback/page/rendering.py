@@ -32,7 +32,6 @@ class RatedMessage:
 
     @property
     def is_answer(self) -> bool:
-        """Whether the bot said it."""
         return self.turn.speaker == "agent"
 
 
@@ -122,10 +121,8 @@ def thumb_label(item: RatedMessage) -> str | None:
 def describe_versions(talk: ChatSession, items: list[RatedMessage]) -> str:
     """Which versions wrote the answers, and which one goes on."""
     others = sorted({str(one.turn.version) for one in items if one.is_answer} - {talk.version})
-    text = f"Version {talk.version} answers"
-    text += " in place of a newer one, which does not load" if talk.answering.problem else ""
-    text += f"; before it, version {', '.join(others)} did." if others else "."
-    return html.escape(text)
+    before = f"; before it, version {', '.join(others)} did" if others else ""
+    return html.escape(f"Version {talk.version} answers{before}.")
 
 
 def note_html(text: str) -> str:

@@ -8,15 +8,13 @@ feedback.sqlite, config.yaml          what people said; the settings of learning
 """
 
 import fcntl
-import json
 import logging
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from html import escape
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +47,18 @@ CHAMPIONS = ("champion", "former champion", "rolled back")  # the statuses of ve
 
 
 def copy_agent(source: Path, target: Path) -> None:
-    """Copy the files; hidden ones are not an agent's.
+    """Copy the files but hidden ones; a plain chat model gets the settings with which `chat` would talk to it.
 
-    A plain chat model gets the settings with which `chat` would talk to it, so that a night learns from the same prompts. Raises
-    UserError for a file that may not be opened (`found_files`).
+    Raises UserError for a file that may not be opened (`found_files`).
     """
     check_files(source)
-    try:
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
-    except shutil.Error as error:
-        raise UserError(f"--agent: '{source}' cannot be copied: {error.args[0][0][2]}") from error
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
     if not (target / AGENT_FILE).exists() and (settings := chat_settings(target)):
         write_json(target / AGENT_FILE, settings)
 
 
 def is_bot(folder: str | Path) -> bool:
-    """Whether the folder is that of a bot. Raises UserError for a lineage that may not be opened (`found_files`)."""
+    """Whether the folder is that of a bot. Raises UserError for a lineage that may not be opened."""
     folder = Path(folder)
     check_files(folder, ["lineage.json"])
     return (folder / "lineage.json").is_file() and (folder / "versions").is_dir()
@@ -74,8 +68,7 @@ class Bot:
     """A bot folder that exists. Processes may share it: each change is made under a lock, and is whole or absent."""
 
     def __init__(self, folder: str | Path):
-        """Raises UserError when the folder is not a bot's, its lineage is damaged or newer than this program, or one of its files
-        may not be opened (`found_files`)."""
+        """Raises UserError when the folder is not a bot's, or one of its files is damaged, newer, or may not be opened."""
         self.folder = Path(folder).expanduser()
         if not is_bot(self.folder):
             raise UserError(
@@ -141,10 +134,6 @@ class Bot:
             )
         return name
 
-    def first(self) -> str:
-        """The version that the bot began with."""
-        return min(self._read()["versions"])
-
     def agent_folder(self, version: str) -> Path:
         """The agent of a version. Raises UserError when there is none."""
         self._check(version)
@@ -168,13 +157,8 @@ class Bot:
                 record["status"] = "former champion"
         return tree
 
-    def last_good(self) -> list[str]:
-        """The versions to try when one does not load: the champion, then its parents, that are not removed."""
-        records, left = self._read()["versions"], set(self.versions())
-        return [name for name in _ancestors(records, self.champion()) if name in left]
-
     def add_version(self, write: Callable[[Path], None], record: dict[str, Any]) -> str:
-        """A new version, which `write` fills: `folder/agent`, and what learning keeps. Returns its name.
+        """A new version, whose folder `write` fills; returns its name.
 
         `record` becomes its entry of the lineage; `parent` is the champion, and `status` "candidate", unless it says
         otherwise. A person of `record["people"]` who was forgotten meanwhile taints it. Raises UserError for a disk error.
@@ -231,24 +215,26 @@ class Bot:
     def forget(self, person_hash: str) -> dict[str, Any]:
         """Remove a person's rows from the store, and mark the versions that were trained on them, or from such a version.
 
-        What dead nights have left goes too. Other files below the folder that hold their lines stay, and are named in a warning:
-        they are somebody's exports or copies. Returns `rows` (the number removed), `tainted` (the versions marked now) and
-        `files`. A kill in between loses no mark and no name of a file: another call finds them.
+        What dead nights have left goes too. Other files below the folder that hold the person's hash, such as exports and
+        backups, stay, and are named in a warning. Returns `rows` (the number removed), `tainted` (the versions marked now) and
+        `files`.
         """
         with self._changing() as tree:
             tainted = _taint(tree["versions"], person_hash)
         self._remove_leftovers()
         with closing(self.store()) as store:
-            files = files_with(store.traces_of(person_hash), self.folder)
-            if files:
-                text = "%s: these files hold lines of %s, or cannot be read; remove them, or the lines: %s"
-                names = ", ".join(str(path.relative_to(self.folder)) for path in files)
-                logger.warning(text, self.folder, person_hash, names)
             rows = store.forget(person_hash)
         with self._changing() as tree:  # a night may have ended meanwhile
             tainted |= _taint(tree["versions"], person_hash)
             for record in tree["versions"].values():
                 record["people"] = [one for one in record["people"] if one != person_hash]
+        own = {self.folder / f"feedback.sqlite{ending}" for ending in ("", "-wal", "-shm")}
+        paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file() and not path.is_symlink())
+        others = (path for path in paths if path.suffix not in WEIGHTS and path not in own)
+        files = [path for path in others if person_hash.encode() in path.read_bytes()]
+        if files:
+            names = ", ".join(str(path.relative_to(self.folder)) for path in files)
+            logger.warning("%s: these files hold lines of %s; remove them: %s", self.folder, person_hash, names)
         return {"rows": rows, "tainted": sorted(tainted), "files": files}
 
     def drop_night(self) -> None:
@@ -270,7 +256,7 @@ class Bot:
                 and isinstance(value := (records[name].get("gate") or {}).get("concordance"), int | float)
             }
             best = sorted(rated, key=rated.__getitem__)[-1:]
-            kept = {*names[max(len(names) - keep_last, 0) :], champion, self.first(), *best}
+            kept = {*names[max(len(names) - keep_last, 0) :], champion, FIRST, *best}
             removed = [name for name in names if name not in kept]
             for name in removed:
                 records[name]["status"] = "removed"
@@ -295,20 +281,17 @@ class Bot:
 
         While a night is at work they stay, with a warning.
         """
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(lock_folder(self.folder))
-            except UserError as error:
-                text = "%s: a night is at work, whose folder may hold their lines until it ends; run forget again then (%s)"
-                logger.warning(text, self.folder, error)
-                return
-            tree = stack.enter_context(self._changing())
-            self.drop_night()
-            known = {name for name, record in tree["versions"].items() if record["status"] != "removed"}
-            numbered = (self.folder / "versions").glob("[0-9]*")
-            hidden = (path for path in self.folder.rglob(".*") if path.suffix in (".tmp", ".old"))
-            for path in [*(path for path in numbered if path.name not in known), *hidden]:
-                discard(path)
+        try:
+            with lock_folder(self.folder), self._changing() as tree:
+                self.drop_night()
+                known = {name for name, record in tree["versions"].items() if record["status"] != "removed"}
+                numbered = (self.folder / "versions").glob("[0-9]*")
+                hidden = (path for path in self.folder.rglob(".*") if path.suffix in (".tmp", ".old"))
+                for path in [*(path for path in numbered if path.name not in known), *hidden]:
+                    discard(path)
+        except UserError as error:
+            text = "%s: a night is at work, whose folder may hold their lines until it ends; run forget again then (%s)"
+            logger.warning(text, self.folder, error)
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
@@ -368,33 +351,6 @@ def _taint(records: dict[str, Any], person: str) -> set[str]:
     for name in marked:
         records[name]["tainted"] = True
     return marked
-
-
-def files_with(traces: Iterable[str], folder: Path) -> list[Path]:
-    """The files below a bot's folder that hold one of the texts, as it is or as JSON or HTML write it, or cannot be read.
-
-    Links are not followed. Not among them: store and lineage, which `forget` changes itself, and weights.
-    """
-    forms = (
-        (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], escape(text)) for text in traces
-    )
-    wanted = {form.encode() for one in forms for form in one}
-    own = {folder / name for name in ("lineage.json", "feedback.sqlite", "feedback.sqlite-wal", "feedback.sqlite-shm")}
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink() and path not in own)
-    return [path for path in paths if path.suffix not in WEIGHTS and _holds(path, wanted)]
-
-
-def _holds(path: Path, wanted: set[bytes]) -> bool:
-    longest, before = max(map(len, wanted), default=0), b""
-    try:
-        with path.open("rb") as file:
-            while part := file.read(1 << 24):
-                before = before[-longest:] + part
-                if any(one in before for one in wanted):
-                    return True
-    except OSError:
-        return True
-    return False
 
 
 def agent_source(agent: str) -> Path:

@@ -9,18 +9,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import groupby
 from operator import itemgetter
 from sqlite3 import Row
 from typing import Any
 
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, Store, as_limit, counting
+from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, Event, Store, StoredDialogue, as_limit
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
+JUDGEMENTS = {"thumb": 0, "score": 3}  # a larger value is a liked answer
 ABOVE = "above one person's share (person_cap)"
 Prompt = tuple[str, ...]
-NAMES = ("kind", "person", "dialogue", "owner")
 
 
 def describe_progress(num_ratings: int, num_heldout: int, settings: BotSettings) -> str:
@@ -33,11 +32,7 @@ def describe_progress(num_ratings: int, num_heldout: int, settings: BotSettings)
 
 @dataclass(frozen=True, slots=True)
 class RatedAnswer:
-    """An answer that somebody liked or disliked.
-
-    >>> RatedAnswer(("Is it far ?",), "Two streets .", True, "thumb", "0a1b2c3d4e5f6071", "3f...", 12).liked
-    True
-    """
+    """An answer that somebody liked or disliked."""
 
     prompt_turns: Prompt  # all that was said before, oldest first
     response: str
@@ -116,107 +111,62 @@ class HeldOut(Examples):
     weights: dict[int, float] = field(default_factory=dict)
 
 
-LABELS = f"""
-    SELECT feedback.id, feedback.dialogue, feedback.turn, feedback.kind, feedback.text, feedback.other, feedback.person,
-        CASE feedback.kind WHEN 'thumb' THEN feedback.value > 0 WHEN 'score' THEN feedback.value > 3 END AS liked,
-        dialogues.heldout, nullif(dialogues.person, feedback.person) AS owner,
-        CASE
-            WHEN feedback.kind = 'dialogue_score' THEN 'scores of a whole dialogue'
-            WHEN dialogues.id IS NULL OR answer.id IS NULL OR (feedback.kind = 'choice' AND other.id IS NULL)
-                OR (SELECT count(DISTINCT position) FROM turns WHERE turns.dialogue = answer.dialogue
-                    AND turns.position < answer.position AND turns.id < answer.id) < answer.position
-                THEN 'ratings in dialogues that lack a turn'
-            WHEN feedback.kind IN ('thumb', 'score') AND EXISTS (
-                SELECT 1 FROM feedback AS later
-                WHERE later.dialogue = feedback.dialogue AND later.id > feedback.id AND later.id <= :upto
-                AND +later.person = feedback.person AND +later.turn = feedback.turn AND later.kind IN ('thumb', 'score')
-                AND {counting("later")}) THEN 'older judgements of the same answer'
-            WHEN feedback.kind = 'score' AND feedback.value = 3 THEN 'scores of 3, which say neither'
-            WHEN answer.position = 0 THEN 'answers to nothing'
-            WHEN feedback.kind = 'edit' AND strip(feedback.text) = strip(answer.text)
-                OR feedback.kind = 'choice' AND strip(other.text) = strip(answer.text) THEN 'edits that change nothing'
-        END AS left_out
-    FROM feedback
-    LEFT JOIN dialogues ON dialogues.id = feedback.dialogue
-    LEFT JOIN turns AS answer
-        ON answer.id = feedback.turn AND answer.dialogue = feedback.dialogue AND answer.speaker = 'agent'
-    LEFT JOIN turns AS other
-        ON other.id = feedback.other AND other.dialogue = feedback.dialogue AND other.position = answer.position
-    WHERE feedback.id <= :upto AND {counting("feedback")}"""
-TURNS = "SELECT id, dialogue, position, text, created"
-RATED = "SELECT dialogue FROM feedback"
-HELDOUT_RATED = f"SELECT id FROM dialogues WHERE heldout AND id IN ({RATED} WHERE dialogue = dialogues.id)"
+TURNS = "SELECT * FROM turns WHERE dialogue IN (SELECT dialogue FROM feedback) ORDER BY position, id"
 CHANGES = (
     "SELECT dialogue, turn, text, created FROM feedback WHERE kind IN ('choice', 'edit') AND id <= :upto ORDER BY id"
 )
 
 
-@dataclass(frozen=True)
-class LabelCounts:
-    """How many events give an answer liked or disliked, or a pair, by kind and by person; `left_out` as in `Examples`."""
-
-    kinds: Counter[str]  # liked, disliked, edit, choice
-    people: Counter[str]
-    left_out: dict[str, int]
-
-
-def count_labels(store: Store) -> LabelCounts:
-    """What `read_examples` reads, counted by SQL. Raises UserError when the store cannot be read."""
-    statement = f"SELECT left_out, kind, liked, person, count(*) AS number FROM ({LABELS}) GROUP BY 1, 2, 3, 4"
-    kinds, people, left_out = Counter[str](), Counter[str](), Counter[str]()
-    for row in store.iterate(statement, {"upto": as_limit(None)}):
-        if row["left_out"] is not None:
-            left_out[row["left_out"]] += row["number"]
-            continue
-        kinds[row["kind"] if row["liked"] is None else "liked" if row["liked"] else "disliked"] += row["number"]
-        people[row["person"]] += row["number"]
-    return LabelCounts(kinds, people, dict(left_out))
-
-
-def read_examples(store: Store, upto: int | None = None, heldout: bool = False) -> Examples:
-    """All labelled answers and pairs of the store as of the event `upto`; with `heldout`, the texts of held-out dialogues alone.
-
-    Raises UserError when the store cannot be read.
-    """
-    values, which = {"upto": as_limit(upto)}, HELDOUT_RATED if heldout else RATED
-    all_labels = f"{LABELS} AND feedback.dialogue IN ({which}) ORDER BY feedback.dialogue, feedback.id"
-    ids = "NULL AS token_ids" if heldout else "token_ids"
-    all_turns = f"{TURNS}, {ids} FROM turns WHERE dialogue IN ({which}) ORDER BY dialogue, position, id"
-    left_out, examples, shared = Counter[str](), list[Example](), dict[Any, Any]()
-    by_dialogue = itemgetter("dialogue")
+def read_examples(store: Store, upto: int | None = None) -> Examples:
+    """All labelled answers and pairs of the store as of the event `upto`. Raises UserError when the store cannot be read."""
+    turns: dict[str, list[Row]] = defaultdict(list)
+    changes: dict[str, list[Row]] = defaultdict(list)
     with store.reading():
-        changes: dict[str, list[Row]] = defaultdict(list)
-        for change in store.iterate(CHANGES, values):
+        events, dialogues = store.feedback(upto), {one.id: one for one in store.dialogues()}
+        for turn in store.rows(TURNS):
+            turns[turn["dialogue"]].append(turn)
+        for change in store.rows(CHANGES, {"upto": as_limit(upto)}):
             changes[change["dialogue"]].append(change)
-        by_name = groupby(store.iterate(all_turns), by_dialogue)
-        for dialogue, labels in groupby(store.iterate(all_labels, values), by_dialogue):
-            rows = list(labels)
-            left_out.update(row["left_out"] for row in rows if row["left_out"])
-            if usable := [row for row in rows if not row["left_out"]]:
-                turns = next(list(turns) for name, turns in by_name if name == dialogue)
-                examples += [_example(row, turns, changes[dialogue], shared) for row in usable]
+    newest = {(event.person, event.turn): event.id for event in events if event.kind in JUDGEMENTS}
+    left_out, examples = Counter[str](), list[Example]()
+    for event in events:
+        if event.kind in JUDGEMENTS and newest[event.person, event.turn] != event.id:
+            left_out["older judgements of the same answer"] += 1
+            continue
+        found = _example(event, dialogues.get(event.dialogue), turns[event.dialogue], changes[event.dialogue])
+        if isinstance(found, str):
+            left_out[found] += 1
+        else:
+            examples.append(found)
     return Examples(*_split(examples), dict(left_out))
 
 
-def _example(label: Row, turns: Sequence[Row], changes: Sequence[Row], shared: dict[Any, Any]) -> Example:
-    """`shared` holds one object for each number of a token and each name, which many examples have."""
+def _example(
+    event: Event, dialogue: StoredDialogue | None, turns: Sequence[Row], changes: Sequence[Row]
+) -> Example | str:
+    """What an event says of an answer, or why it says nothing to learn from."""
+    if event.kind == "dialogue_score":
+        return "scores of a whole dialogue"
     by_id = {turn["id"]: turn for turn in turns}
-    answer = by_id[label["turn"]]
-    prompt = turns_before(turns, answer, changes)
-    origin: dict[str, Any] = {key: label[key] and shared.setdefault(label[key], label[key]) for key in NAMES}
-    origin |= {"event": label["id"], "heldout": bool(label["heldout"])}
-    if label["liked"] is not None:
-        return RatedAnswer(prompt, answer["text"], bool(label["liked"]), ids=_ids(answer, shared), **origin)
-    is_edit = label["kind"] == "edit"
-    other = answer if is_edit else by_id[label["other"]]
-    return AnswerPair(
-        prompt,
-        chosen=label["text"] or "" if is_edit else answer["text"],
-        rejected=other["text"],
-        chosen_ids=None if is_edit else _ids(answer, shared),
-        rejected_ids=_ids(other, shared),
-        **origin,
-    )
+    answer, other = by_id.get(event.turn), by_id.get(event.other)
+    prompt = () if answer is None else turns_before(turns, answer, changes)
+    lacks_other = event.kind == "choice" and other is None
+    if dialogue is None or answer is None or lacks_other or len(prompt) < answer["position"]:
+        return "ratings in dialogues that lack a turn"
+    if event.kind == "score" and event.value == 3:
+        return "scores of 3, which say neither"
+    if not prompt:
+        return "answers to nothing"
+    origin: dict[str, Any] = {"kind": event.kind, "person": event.person, "dialogue": dialogue.id, "event": event.id}
+    origin |= {"heldout": dialogue.heldout, "owner": None if dialogue.person == event.person else dialogue.person}
+    if event.kind in JUDGEMENTS:
+        is_liked = (event.value or 0) > JUDGEMENTS[event.kind]
+        return RatedAnswer(prompt, answer["text"], is_liked, ids=_ids(answer), **origin)
+    chosen, chosen_ids = (answer["text"], _ids(answer)) if other else (event.text or "", None)
+    rejected = other or answer
+    if chosen.strip() == rejected["text"].strip():
+        return "edits that change nothing"
+    return AnswerPair(prompt, chosen, rejected["text"], chosen_ids=chosen_ids, rejected_ids=_ids(rejected), **origin)
 
 
 def turns_before(turns: Sequence[Row], answer: Row, changes: Sequence[Row]) -> Prompt:
@@ -241,7 +191,8 @@ def newest_prompts(store: Store, count: int, context_size: int, last_turn: int |
     """
     prompts: dict[Prompt, None] = {}
     with store.reading():
-        for number, dialogue in store.newest_answers(last_turn):
+        statement = "SELECT id, dialogue FROM turns WHERE speaker = 'agent' AND id <= ? ORDER BY id DESC"
+        for number, dialogue in store.rows(statement, (as_limit(last_turn),)):
             turns = store.rows("SELECT * FROM turns WHERE dialogue = ? ORDER BY position, id", (dialogue,))
             answer = next(turn for turn in turns if turn["id"] == number)
             changes = store.rows(
@@ -254,20 +205,17 @@ def newest_prompts(store: Store, count: int, context_size: int, last_turn: int |
     return list(prompts)
 
 
-def _ids(turn: Row, shared: dict[Any, Any]) -> tuple[int, ...] | None:
-    if turn["token_ids"] is None:
-        return None
+def _ids(turn: Row) -> tuple[int, ...] | None:
     with damage_as_user_error(f"the store of feedback: turn {turn['id']} is damaged (", "); put a backup in its place"):
-        return tuple(shared.setdefault(one, one) for one in parse_json(turn["token_ids"])) or None
+        return tuple(parse_json(turn["token_ids"] or "[]")) or None
 
 
 def training_set(
     examples: Examples, settings: BotSettings, consumed: Iterable[int], draw: random.Random
 ) -> TrainingSet:
-    """What a night learns from: all that is new, older examples drawn again, nobody above the cap.
+    """What a night learns from: all that is new, older examples drawn again, nobody above the cap; empty when nothing is new.
 
-    `consumed` are the events of earlier nights. Held-out dialogues are left out, and what `filtered` leaves out. Empty when
-    nothing is new.
+    `consumed` are the events of earlier nights. Held-out dialogues are left out, and what `filter_examples` leaves out.
     """
     eligible = [example for example in examples.all if not example.heldout]
     before = set(consumed)
@@ -351,28 +299,19 @@ def filter_examples(examples: Sequence[Example], settings: BotSettings) -> tuple
 
 
 def select_measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
-    """Without repetitions, and within the limits of length."""
-    kept, left_out = _distinct(examples)
-    fitting = [one for one in kept if _fits(one, settings)]
-    left_out["too short or too long (min_words, max_words)"] += len(kept) - len(fitting)
+    """Without what one person said of the same answer to the same prompt before, and within the limits of length."""
+    newest: dict[tuple[Any, ...], Example] = {}
+    for one in examples:
+        texts = (one.response,) if isinstance(one, RatedAnswer) else (*sorted((one.chosen, one.rejected)), one.kind)
+        newest[(type(one).__name__, one.person, one.prompt_turns, *texts)] = one
+    fitting = []
+    for one in sorted(newest.values(), key=lambda one: one.event):
+        texts = (one.response,) if isinstance(one, RatedAnswer) else (one.chosen, one.rejected)
+        if all(settings.min_words <= len(text.split()) <= settings.max_words for text in texts):
+            fitting.append(one)
+    left_out = Counter({"repetitions": len(examples) - len(newest)})
+    left_out["too short or too long (min_words, max_words)"] = len(newest) - len(fitting)
     return fitting, +left_out
-
-
-def _distinct(examples: Sequence[Example]) -> tuple[list[Example], Counter[str]]:
-    """Without what one person said of the same answer to the same prompt before; the newest counts."""
-    newest = {_subject(one): one for one in examples}
-    kept = sorted(newest.values(), key=lambda one: one.event)
-    return kept, +Counter({"repetitions": len(examples) - len(kept)})
-
-
-def _subject(one: Example) -> tuple[Any, ...]:
-    texts = (one.response,) if isinstance(one, RatedAnswer) else (*sorted((one.chosen, one.rejected)), one.kind)
-    return (type(one).__name__, one.person, one.prompt_turns, *texts)
-
-
-def _fits(one: Example, settings: BotSettings) -> bool:
-    texts = [one.response] if isinstance(one, RatedAnswer) else [one.chosen, one.rejected]
-    return all(settings.min_words <= len(text.split()) <= settings.max_words for text in texts)
 
 
 def _keep_agreed(examples: list[Example], agreement: float) -> list[Example]:

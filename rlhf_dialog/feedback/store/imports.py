@@ -7,12 +7,10 @@ import hashlib
 import json
 import sqlite3
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.data.sources import load_rows
-from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.formats import native, trl
 from rlhf_dialog.feedback.store.formats.record import ImportResult, Record
@@ -22,19 +20,7 @@ from rlhf_dialog.json_files import damage_as_user_error
 KNOWN = "this program's export (JSONL) and TRL's columns (prompt, completion, label; prompt, chosen, rejected)"
 
 
-@dataclass
-class ImportCounts:
-    """What an import has added; `num_known` events and dialogues were there already."""
-
-    format: str
-    dialogues: int = 0
-    events: int = 0
-    num_known: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
-    unread: dict[str, int] = field(default_factory=dict)  # the names of parts, with the number of rows that have them
-
-
-def import_file(store: Store, path: Path, name: str | None = None, ignored: tuple[str, ...] = ()) -> ImportCounts:
+def import_file(store: Store, path: Path, name: str | None = None, ignored: tuple[str, ...] = ()) -> ImportResult:
     """Add the dialogues and the feedback of a file or `save_to_disk` folder: all of it, or nothing.
 
     `name` (by default that of the format) is where they are from: the source is `import:NAME`, and so is the person, where the
@@ -46,26 +32,22 @@ def import_file(store: Store, path: Path, name: str | None = None, ignored: tupl
     placed = load_rows(str(path), "train")
     rows = [(where, {key: value for key, value in row.items() if key not in ignored}) for where, row in placed]
     with damage_as_user_error(f"{path}: is damaged, or not of the format that its columns say: ", "; export it again"):
-        result = _read_rows(rows)
-    added = ImportCounts(result.name, left_out=result.left_out, unread=dict(result.unread))
+        first = rows[0][1]
+        form = next((form for form, columns in trl.NEEDED.items() if set(columns) <= set(first)), None)
+        if first.get("format") == native.FORMAT:
+            result = native.read(rows)
+        elif form is not None:
+            result = trl.read(rows, form)
+        else:
+            names = ", ".join(f"'{key!s:.40}'" for key in list(first)[:20])
+            raise UserError(f"{rows[0][0]}: the columns {names} are those of no known format; known are {KNOWN}")
     with store.writing() as connection:
         for record in result.records:
-            _add(store, connection, record, name or result.name, added)
-    return added
+            _add(store, connection, record, name or result.format, result)
+    return result
 
 
-def _read_rows(rows: list[tuple[str, Row]]) -> ImportResult:
-    """The records of a file, whose columns decide its format."""
-    first = rows[0][1]
-    if native.is_native(first):
-        return native.read(rows)
-    if form := trl.detect_format(first):
-        return trl.read(rows, form)
-    columns = ", ".join(f"'{key!s:.40}'" for key in list(first)[:20])
-    raise UserError(f"{rows[0][0]}: the columns {columns} are those of no known format; known are {KNOWN}")
-
-
-def _add(store: Store, connection: sqlite3.Connection, record: Record, name: str, added: ImportCounts) -> None:
+def _add(store: Store, connection: sqlite3.Connection, record: Record, name: str, added: ImportResult) -> None:
     source, now = storable(f"import:{name}"), time.time()
     dialogue = record.id or _id(source, record)
     people = {

@@ -11,20 +11,13 @@ from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.config.settings import ColumnsKey, ComputeKeys, Settings
 
 logger = logging.getLogger(__name__)
-# Keys of earlier versions, which older config.yaml files have: why they are ignored.
-NO_EFFECT = {
-    "contradiction_confidence": "people who contradict the others are not left out; see person_cap and agreement",
-    "page_wrong_passwords": "a proxy before the page limits the login attempts",
-    "page_password_seconds": "a proxy before the page limits the login attempts",
-    "max_kl": "the limit follows the first version's entropy now; see max_relative_kl",
-    "max_perplexity_rise": "guards on the replies to lines of sft_data_path are in its place; see docs/FEEDBACK.md",
-}
-NO_EFFECT |= dict.fromkeys(
+NO_EFFECT = dict.fromkeys(  # keys that older config.yaml files have
     (
+        *("contradiction_confidence", "page_wrong_passwords", "page_password_seconds", "max_kl", "max_perplexity_rise"),
         *("method", "reward_members", "reward_learning_rate", "reward_epochs", "uncertainty_coef", "length_weight"),
         *("ppo_iterations", "ppo_responses", "ppo_minibatches", "ppo_learning_rate", "ppo_kl_coef"),
     ),
-    "nights train with KTO and DPO; docs/FEEDBACK.md shows training with a reward model and PPO",
+    "docs/FEEDBACK.md has the settings of today",
 )
 BYTES_A_CHAR = 8  # of a message in a request
 

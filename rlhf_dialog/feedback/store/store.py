@@ -2,17 +2,15 @@
 
 import hashlib
 import json
-import os
 import secrets
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store import schema
@@ -25,15 +23,20 @@ VALUES = {"thumb": (1, -1), "score": (1, 2, 3, 4, 5), "dialogue_score": (1, 2, 3
 Values = Sequence[Any] | dict[str, Any]
 HELDOUT = 5  # one dialogue of five
 SAMPLES = "0" * 16  # in the place of a person's hash: ratings that were made up to try things out
-PAUSE = schema.LOOKS[1]  # seconds between two transactions of a thread, in which those who wait get their turn
+# SQL: a row counts as of the event `:upto` if it was not withdrawn, and no newer one of the same person, turn (or dialogue) and
+# kind replaces it; a choice replaces one between the same two answers.
+COUNTING = """(kind != 'withdrawn' AND NOT EXISTS (
+    SELECT 1 FROM feedback AS newer
+    WHERE newer.dialogue = feedback.dialogue AND newer.id > feedback.id AND newer.id <= :upto
+    AND +newer.person = feedback.person
+    AND (newer.kind = 'withdrawn' AND newer.text = feedback.kind AND newer.turn IS feedback.turn
+        OR newer.kind = feedback.kind AND (newer.turn IS feedback.turn AND newer.other IS feedback.other
+            OR newer.turn IS feedback.other AND newer.other IS feedback.turn))))"""
 
 
 @dataclass(frozen=True)
 class StoredDialogue:
-    """One dialogue.
-
-    >>> StoredDialogue(id="3f...", started=1.8e9, person="0a1b2c3d4e5f6071", source="page", heldout=False)
-    """
+    """One dialogue."""
 
     id: str  # 32 hexadecimal digits
     started: float  # seconds of the epoch
@@ -44,10 +47,7 @@ class StoredDialogue:
 
 @dataclass(frozen=True)
 class StoredTurn:
-    """One utterance; several agent turns at one position are alternatives.
-
-    The lists and `sampling` are None for people and imports.
-    """
+    """One utterance; several agent turns at one position are alternatives. What an answer came from is None of other turns."""
 
     id: int
     dialogue: str
@@ -115,15 +115,12 @@ def storable(text: str) -> str:
 class Store:
     """The file feedback.sqlite. Threads may share a Store, and processes may open the same file.
 
-    Each method raises UserError when the file is locked for five seconds, damaged, cannot be written, or is not the one that
-    was opened: what SQLite writes into a file that was removed is lost.
+    Each method raises UserError when the file is locked for five seconds, damaged, cannot be written, or was replaced: what
+    SQLite writes into a file that was removed is lost.
     """
 
     def __init__(self, path: Path, bot: str | None = None):
-        """Open an existing store.
-
-        Raises UserError: missing, not SQLite, damaged, a newer schema, another bot's than `bot`, locked.
-        """
+        """Open an existing store. Raises UserError for one of another bot than `bot`, and as `schema.prepare`."""
         self.path = Path(path)
         meta = schema.prepare(self.path)
         self.bot, self._salt = meta["bot"], meta["salt"]
@@ -134,8 +131,7 @@ class Store:
         self._file = self.path.absolute()
         self._identity = _identity(self._file)
         self._own = threading.local()
-        self._open: weakref.WeakSet[schema.Connection] = weakref.WeakSet()
-        self._opening = threading.Lock()
+        self._open: list[sqlite3.Connection] = []
 
     @classmethod
     def create(cls, path: Path) -> "Store":
@@ -193,7 +189,7 @@ class Store:
     def feedback(self, upto: int | None = None, newest: bool = True, dialogue: str | None = None) -> list[Event]:
         """The events with id <= `upto`, by id, of one dialogue or all; with `newest`, those that count as of `upto`."""
         wanted = "id <= :upto" if dialogue is None else "id <= :upto AND dialogue = :dialogue"
-        wanted += f" AND {counting('feedback')}" if newest else ""
+        wanted += f" AND {COUNTING}" if newest else ""
         statement = f"SELECT * FROM feedback WHERE {wanted} ORDER BY id"
         return [Event(**dict(row)) for row in self.rows(statement, {"dialogue": dialogue, "upto": as_limit(upto)})]
 
@@ -214,12 +210,6 @@ class Store:
         """The highest id of a turn, 0 before the first."""
         return int(self.rows("SELECT coalesce(max(id), 0) FROM turns")[0][0])
 
-    def newest_answers(self, upto: int | None = None) -> list[tuple[int, str]]:
-        """Id and dialogue of every turn of an agent with id <= `upto`, newest first."""
-        statement = "SELECT id, dialogue FROM turns WHERE speaker = 'agent' AND id <= ? ORDER BY id DESC"
-        rows = self.rows(statement, (as_limit(upto),))
-        return [(row["id"], row["dialogue"]) for row in rows]
-
     def reserve(self, event: int) -> None:
         """Let all new events have an id above this one."""
         if self.rows("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'feedback'")[0][0] < event:
@@ -231,31 +221,25 @@ class Store:
         """The hashes of all who have a dialogue or feedback."""
         return {row[0] for row in self.rows("SELECT person FROM dialogues UNION SELECT person FROM feedback")}
 
-    def traces_of(self, person_hash: str) -> set[str]:
-        """What tells that a file is of this person too: their hash, the ids of their dialogues, and texts that are theirs alone.
-
-        Texts are what was said in their dialogues and in feedback of theirs or on these. Without those of less than 8 bytes and
-        single words, which stand in many files.
-        """
-        theirs = "(SELECT id FROM dialogues WHERE person = :person)"
-        concerned = f"(person = :person OR dialogue IN {theirs})"
-        statement = (
-            f"SELECT text FROM turns WHERE dialogue IN {theirs} UNION SELECT text FROM feedback WHERE {concerned} "
-            f"EXCEPT SELECT text FROM turns WHERE dialogue NOT IN {theirs} EXCEPT SELECT text FROM feedback WHERE NOT {concerned}"
-        )
-        texts = {row["text"].strip() for row in self.rows(statement, {"person": person_hash}) if row["text"]}
-        long = {text for text in texts if len(text.encode()) >= 8 and not (text.isascii() and text.isalnum())}
-        ids = self.rows("SELECT id FROM dialogues WHERE person = ?", (person_hash,))
-        return {person_hash, *long, *(row["id"] for row in ids)}
-
     def forget(self, person_hash: str) -> int:
         """Remove a person's dialogues (all turns, everybody's feedback on them) and feedback; returns the number of rows.
 
-        The bytes are gone from the file too, not from backups. Raises UserError when a reader keeps the old bytes alive; the rows
-        are gone then, and another call erases the bytes.
+        The bytes are gone from the file too. Raises UserError when a reader keeps them alive; the rows are gone then.
         """
+        theirs = "(SELECT id FROM dialogues WHERE person = :person)"
         with self.writing() as connection:
-            removed = _remove(connection, person_hash)
+            for trigger in schema.DELETE_TRIGGERS:
+                connection.execute(f"DROP TRIGGER IF EXISTS {trigger}")
+            removed = sum(
+                connection.execute(statement, {"person": person_hash}).rowcount
+                for statement in (
+                    f"DELETE FROM feedback WHERE person = :person OR dialogue IN {theirs}",
+                    f"DELETE FROM turns WHERE dialogue IN {theirs}",
+                    "DELETE FROM dialogues WHERE person = :person",
+                )
+            )
+            for statement in schema.DELETE_TRIGGERS.values():
+                connection.execute(statement)
         with explain_errors(self.path):
             self._connection().execute("VACUUM")
             busy = self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
@@ -279,19 +263,14 @@ class Store:
 
     def close(self) -> None:
         """Close the connections of all threads."""
-        with self._opening:
-            for connection in list(self._open):
-                connection.close()
-            self._own = threading.local()
+        for connection in self._open:
+            connection.close()
+        self._open, self._own = [], threading.local()
 
     def rows(self, statement: str, values: Values = ()) -> list[sqlite3.Row]:
         """The rows of a SELECT."""
-        return list(self.iterate(statement, values))
-
-    def iterate(self, statement: str, values: Values = ()) -> Iterator[sqlite3.Row]:
-        """The rows of a SELECT, one by one, so that not all are in memory."""
         with explain_errors(self.path):
-            yield from schema.check_types(self._connection().execute(statement, values), self.path)
+            return self._connection().execute(statement, values).fetchall()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -307,23 +286,19 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all or none of its rows, on disk when the block has ended."""
-        time.sleep(max(0.0, getattr(self._own, "wrote", 0.0) + PAUSE - time.monotonic()))
         with explain_errors(self.path), transaction(self._connection()) as connection:
             yield connection
-        self._own.wrote = time.monotonic()
 
-    def _connection(self) -> schema.Connection:
-        """This thread's connection; a forked process opens its own, and leaves its parent's alone."""
+    def _connection(self) -> sqlite3.Connection:
+        """This thread's connection."""
         if _identity(self._file) != self._identity:
             raise UserError(
                 f"{self.path}: was removed or replaced while this program used it; put it back, and start the program again"
             )
-        by_process = self._own.__dict__.setdefault("by_process", {})
-        if os.getpid() not in by_process:
-            connection = by_process[os.getpid()] = schema.connect(self.path)
-            with self._opening:
-                self._open.add(connection)
-        return by_process[os.getpid()]
+        if not hasattr(self._own, "connection"):
+            self._own.connection = schema.connect(self.path)
+            self._open.append(self._own.connection)
+        return cast(sqlite3.Connection, self._own.connection)
 
 
 def _dialogue(row: sqlite3.Row) -> StoredDialogue:
@@ -391,37 +366,6 @@ def _check_turns(connection: sqlite3.Connection, dialogue: str, rating: Rating) 
         raise ValueError(f"feedback {rating.kind!r}: turns {rating.turn} and {rating.other} answer different turns")
 
 
-def counting(row: str) -> str:
-    """SQL: whether the row of feedback of this name counts as of the event `:upto`.
-
-    It is the newest one of its person on this turn and kind (on the dialogue for `dialogue_score`, on the pair of answers for
-    `choice`), and was not withdrawn.
-    """
-    return f"""({row}.kind != 'withdrawn' AND NOT EXISTS (
-        SELECT 1 FROM feedback AS newer
-        WHERE newer.dialogue = {row}.dialogue AND newer.id > {row}.id AND newer.id <= :upto AND +newer.person = {row}.person
-        AND (newer.kind = 'withdrawn' AND newer.text = {row}.kind AND newer.turn IS {row}.turn
-            OR newer.kind = {row}.kind AND (newer.turn IS {row}.turn AND newer.other IS {row}.other
-                OR newer.turn IS {row}.other AND newer.other IS {row}.turn))))"""
-
-
 def as_limit(upto: int | None) -> int:
     """The highest id that is meant; None is all."""
     return (1 << 63) - 1 if upto is None else upto
-
-
-def _remove(connection: sqlite3.Connection, person: str) -> int:
-    for trigger in schema.DELETE_TRIGGERS:
-        connection.execute(f"DROP TRIGGER IF EXISTS {trigger}")
-    theirs = "(SELECT id FROM dialogues WHERE person = :person)"
-    removed = sum(
-        connection.execute(statement, {"person": person}).rowcount
-        for statement in (
-            f"DELETE FROM feedback WHERE person = :person OR dialogue IN {theirs}",
-            f"DELETE FROM turns WHERE dialogue IN {theirs}",
-            "DELETE FROM dialogues WHERE person = :person",
-        )
-    )
-    for statement in schema.DELETE_TRIGGERS.values():
-        connection.execute(statement)
-    return removed

@@ -1,20 +1,14 @@
-"""The subcommands of feedback, their list, and a bot in a chat."""
+"""The subcommands of feedback, and their list."""
 
 import json
-import os
 import re
 from pathlib import Path
 
 import pytest
 
-from rlhf_dialog.commands.chat import ChatOptions
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands import feedback
-from rlhf_dialog.feedback.commands.chat_bot import Partner, bots_in
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Rating, Store
-from rlhf_dialog.models.network import AGENT_FILE
-from tests.parts.processes import output_of, run_python
 from tests.parts.taught_bots import new_bot, talk_to
 
 
@@ -42,12 +36,6 @@ def test_alone_it_lists_its_subcommands_and_each_has_help(capsys, monkeypatch):
             feedback.main([name, "--help"])
         assert end.value.code == 0
         assert f"usage: rlhf-dialog feedback {name} " in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_as_a_module(tmp_path):
-    ran = run_python("-m", "rlhf_dialog.feedback", "status", "--run", "nowhere", cwd=tmp_path)
-    assert (ran.returncode, ran.stderr.startswith("error: nowhere: ")) == (2, True)
 
 
 def test_rollback(run, capsys):
@@ -87,23 +75,10 @@ def test_status(run, judged, capsys):
     assert lines[2] == "    └── 0002 champion  2026-11-22  kto_dpo  2 thumb"
     assert lines[3].startswith("        └── 0003 refused  ")
     assert lines[3].endswith("  kto_dpo  trained on a forgotten person")
-    assert lines[4:] == [
-        "feedback: 2 liked, 1 disliked, 1 edits, 0 choices",
-        "left out: 1 scores of 3, which say neither",
-        f"people: 2 (largest shares: {judged.hash_person('ann')} 75%, {judged.hash_person('bob')} 25%)",
-        "4 of about 35 ratings: one dialogue of 5 is held out, and learning begins with 7 held-out ratings (min_heldout; 2 now)",
-    ]
-
-
-@pytest.mark.slow
-def test_status_and_forget_load_no_model(run, judged):
-    program = (
-        "import sys\n"
-        "from rlhf_dialog.feedback.commands.feedback import main\n"
-        f"main(['status', '--run', {str(run)!r}]), main(['forget', '--run', {str(run)!r}, '{judged.hash_person('bob')}'])\n"
-        "print(sorted({'torch', 'transformers', 'datasets', 'scipy', 'pandas'} & set(sys.modules)))"
-    )
-    assert output_of("-c", program).endswith("\n[]\n")
+    words = ["2 liked, 1 disliked, 1 edits, 0 choices", "1 scores of 3"]
+    words += [f"people: 2 (largest shares: {judged.hash_person('ann')} 75%, {judged.hash_person('bob')} 25%)"]
+    words += ["4 of about 35 ratings", "7 held-out ratings", "2 now"]
+    assert [word for word in words if word not in "\n".join(lines[4:])] == []
 
 
 def test_forget(run, judged, capsys):
@@ -135,66 +110,24 @@ def test_it_learns_and_says_what_it_did(taught, capsys):
 
 def test_in_and_out(run, monkeypatch, capsys):
     monkeypatch.chdir(run.parent)
-    files_run, row = "bot", {"prompt": "Is it far ?", "completion": "Yes .", "label": False}
-    Path("kto.jsonl").write_text(json.dumps(row) + "\n")
+    rows = [{"prompt": f"Is it far ? {n}", "completion": "Yes .", "label": False} for n in range(20)]
+    Path("kto.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     capsys.readouterr()
-    assert feedback.main(["import", "--run", files_run, "kto.jsonl"]) == 0
-    assert "kto.jsonl (kto): 1 dialogues and 1 events added; 0 were there already" in capsys.readouterr().err
-    assert feedback.main(["export", "--run", files_run, "out.jsonl"]) == 0
-    assert "1 rows written to out.jsonl" in capsys.readouterr().err
-    assert json.loads(Path("out.jsonl").read_text())["turns"][1]["text"] == "Yes ."
-    assert feedback.main(["export", "--run", files_run, "trl.jsonl", "--format", "kto"]) == 0
-    assert json.loads(Path("trl.jsonl").read_text())["completion"] == [{"role": "assistant", "content": "Yes ."}]
-    assert feedback.main(["backup", "--run", files_run, "copy.sqlite"]) == 0
-    assert Store(Path("copy.sqlite"), Bot(files_run).id).last_event() == 1
 
+    def done(*words):
+        assert feedback.main([words[0], "--run", "bot", *words[1:]]) == 0
+        return capsys.readouterr().err
 
-def partner(folder, **options):
-    return Partner(str(folder), ChatOptions(seed=0, **options))
+    def written(name):
+        return [json.loads(line) for line in Path(name).read_text().splitlines()]
 
-
-def test_bots_are_found_by_their_champion(bot, tmp_path):
-    (tmp_path / "runs/of_a_model/agent").mkdir(parents=True)
-    (tmp_path / "runs/no_bot").mkdir()
-    (tmp_path / "runs/no_bot/champion").touch()
-    (tmp_path / "runs/bot").symlink_to(bot.folder)
-    assert bots_in([tmp_path / "runs", tmp_path / "nowhere"]) == {tmp_path / "runs/bot": tmp_path / "runs/bot/champion"}
-
-
-def test_an_agent_stores_nothing_and_asks_for_no_id(agent_folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with partner(agent_folder) as one:
-        assert one.introduction() == [f"Agent: {agent_folder}"]
-        talk = one.begin()
-        *_, answer = talk.say("Hello")
-        assert talk.last.text == answer
-        with pytest.raises(UserError, match="feedback init"):
-            talk.thumb(True)
-        talk.end()
-    assert os.listdir(tmp_path) == []
-
-
-def test_the_person_of_a_bot_is_that_of_the_terminal(bot, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with partner(bot.folder) as one:
-        assert one.introduction()[0] == f"Agent: {bot.folder}, version 0001"
-        assert not (tmp_path / "state").exists()
-        list(one.begin().say("Hello"))
-        kept = (tmp_path / "state/rlhf-dialog/person").read_text().strip()
-        assert [dialogue.person for dialogue in one.store.dialogues()] == [one.store.hash_person(kept)]
-
-
-@pytest.mark.parametrize("option", [{"tokenizer": "x"}, {"trust_remote_code": True}])
-def test_a_bot_takes_no_tokenizer_and_no_code(bot, option):
-    with pytest.raises(UserError, match="a bot has its own tokenizer and runs no code"):
-        partner(bot.folder, **option)
-
-
-def test_an_agent_says_whom_it_plays(agent_folder, bot):
-    settings = json.loads((agent_folder / AGENT_FILE).read_text())
-    for folder in (agent_folder, bot.agent_folder("0001")):
-        (folder / AGENT_FILE).write_text(json.dumps(settings | {"introduction": "A waiter. Try: Tea, please."}))
-    with partner(agent_folder) as one:
-        assert one.introduction() == [f"Agent: {agent_folder}", "A waiter. Try: Tea, please."]
-    with partner(bot.folder) as one:
-        assert one.introduction()[:2] == [f"Agent: {bot.folder}, version 0001", "A waiter. Try: Tea, please."]
+    assert "20 dialogues and 20 events added; 0 were" in done("import", "kto.jsonl")
+    assert "20 rows written to out.jsonl" in done("export", "out.jsonl")
+    assert written("out.jsonl")[0]["turns"][1]["text"] == "Yes ."
+    done("export", "kto.jsonl", "--format", "kto")
+    assert [row["completion"] for row in written("kto.jsonl")] == [[{"role": "assistant", "content": "Yes ."}]] * 20
+    done("export", "some.jsonl", "--format", "kto", "--without_heldout")
+    heldout = sum(dialogue["dialogue"]["heldout"] for dialogue in written("out.jsonl"))
+    assert len(written("some.jsonl")) == 20 - heldout < 20
+    done("backup", "copy.sqlite")
+    assert Store(Path("copy.sqlite"), Bot("bot").id).last_event() == 20

@@ -1,6 +1,7 @@
 """`learn --candidate`: an agent that was trained elsewhere passes the gate of a night, or not; the recipe of FEEDBACK.md."""
 
 import json
+import random
 import re
 import shlex
 import shutil
@@ -16,8 +17,9 @@ from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.night import learn, learn_from_candidate
 from rlhf_dialog.feedback.learning.report import ChangedAnswers
 from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.store import Rating
 from tests.parts.processes import ROOT
-from tests.parts.taught_bots import new_bot, set_keys, talk_to
+from tests.parts.taught_bots import dialogue_id, new_bot, set_keys, talk_to
 from tests.parts.tiny import byte_tokenizer, gpt2
 
 
@@ -34,10 +36,16 @@ def day(tmp_path, bot_of_a_day):
     return Bot(tmp_path / "bot")
 
 
-def save_agent(folder, seed=1, **sizes):
+def save_agent(folder, seed=1, tokenizer=byte_tokenizer, **sizes):
     gpt2(seed, **({"n_embd": 16, "n_layer": 1, "n_positions": 128} | sizes)).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
     return str(folder)
+
+
+def other_words():
+    tokenizer = byte_tokenizer(separator_token=False)
+    tokenizer.add_tokens(["word"])
+    return tokenizer
 
 
 @pytest.mark.slow
@@ -48,20 +56,25 @@ def test_a_promoted_candidate_answers_and_the_next_night_continues_it(day, tmp_p
     assert learn_from_candidate(day, agent).promoted
     record = day.lineage()["versions"]["0002"]
     assert (day.champion(), record["method"], record["parent"]) == ("0002", "candidate", "0001")
-    with closing(day.store()) as store:
-        assert set(record["people"]) == {one.person for one in store.feedback()}
     ours, theirs = (load_file(f"{folder}/model.safetensors") for folder in (day.agent_folder("0002"), agent))
     assert all(ours[name].equal(theirs[name]) for name in theirs)
-    assert learn(day).why == "nothing changed: there is no new feedback to learn from"
+    assert learn(day).why.startswith("nothing changed: there is no new feedback")
     talk_to(day, 10, seed=2)
     learn(day)
-    assert day.lineage()["versions"]["0003"]["start"] == record["end"]
+    assert day.lineage()["versions"]["0003"]["parent"] == "0002"
 
 
 def test_the_champion_itself_is_refused_and_a_night_can_follow(day):
+    """It may have been trained on all that is stored, also on what is held out."""
+    with closing(day.store()) as store:
+        dialogue = store.begin("held out", "terminal", dialogue_id(random.Random(1), heldout=True))
+        store.add_turn(dialogue, 0, "user", "Hello .")
+        store.add_feedback(dialogue, "held out", Rating("thumb", store.add_turn(dialogue, 1, "agent", "Why ?"), 1))
+        people = store.people()
     report = learn_from_candidate(day, str(day.agent_folder("0001")))
     assert report.why.startswith("refused: 0002 agrees no more with the held-out feedback")
     assert day.champion() == "0001"
+    assert set(day.lineage()["versions"]["0002"]["people"]) == people
     assert "to learn from" not in "\n".join(report.lines())
     assert learn(day, dry_run=True).why == "dry run: nothing was changed"
     set_keys(day, min_heldout=500)
@@ -73,6 +86,7 @@ def test_the_champion_itself_is_refused_and_a_night_can_follow(day):
     ("sizes", "keys", "message"),
     [
         ({"n_layer": 2}, {}, r"--candidate: .* has another network or vocabulary than version 0001"),
+        ({"tokenizer": other_words}, {}, "has another network or vocabulary"),
         ({}, {"use_lora": True}, "use_lora: true, but --candidate replaces all weights"),
         (None, {}, "--candidate: there is no folder"),
     ],

@@ -1,4 +1,4 @@
-"""The guards of a night, the step back within their limits, and the report."""
+"""The guards of a night, the step back within their limits, the answers that have changed, and the report."""
 
 import json
 import math
@@ -10,12 +10,19 @@ import torch
 
 from rlhf_dialog.feedback.learning import guards as guards_module
 from rlhf_dialog.feedback.learning.gate import GateComparison
-from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement, is_unfinished, worsening
+from rlhf_dialog.feedback.learning.guards import (
+    GuardLimit,
+    GuardMeasurement,
+    is_unfinished,
+    step_back,
+    without_room,
+    worsening,
+)
 from rlhf_dialog.feedback.learning.learner import Learner
-from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, NightReport
-from rlhf_dialog.feedback.learning.step_back import step_back, without_room
-from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer, heldout_set, read_examples
+from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, NightReport, compare_answers
+from rlhf_dialog.feedback.store.examples import Examples, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
+from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Reply
 from tests.parts.taught_bots import new_bot, set_keys, talk_to
 from tests.parts.tiny import write_data
@@ -28,13 +35,18 @@ def bot(tmp_path_factory):
     return bot
 
 
-def measured_by(bot, change=0.0, replies=None, monkeypatch=None, **keys):
+def learner_with_noise(bot, size, **keys):
     set_keys(bot, **keys)
     learner = Learner(bot, read_settings(bot.settings_path))
     with torch.no_grad():
         for seed, parameter in enumerate(learner.parameters):
             noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
-            parameter.add_(change * noise)
+            parameter.add_(size * noise)
+    return learner
+
+
+def measured_by(bot, change=0.0, replies=None, monkeypatch=None, **keys):
+    learner = learner_with_noise(bot, change, **keys)
     if replies is not None:
         turns = iter(replies)
         monkeypatch.setattr(guards_module, "sample_replies", lambda *_: next(turns))
@@ -140,40 +152,21 @@ def test_what_the_liked_replies_have_too_is_no_worsening():
     assert worsening("x", 2.0, LOWER, HIGHER, np.array([2.7]), both_ways=True).value == pytest.approx(0.3 / error)
 
 
-@pytest.mark.parametrize(
-    ("text", "unfinished"),
-    [
-        ("It is from seven to", True),
-        ("It is from seven to ten .", False),
-        ('She said "yes!"', False),
-        ("(It is free.) ", False),
-        ("是的。", False),
-        ("Well,", True),
-        ("", True),
-    ],
-)
-def test_a_sentence_ends_with_a_mark(text, unfinished):
-    assert is_unfinished(text) is unfinished
+def test_a_sentence_ends_with_a_mark():
+    assert all(map(is_unfinished, ["It is from seven to", "Well,", ""]))
+    assert not any(map(is_unfinished, ["It is from seven to ten .", 'She said "yes!"', "(It is free.) ", "是的。"]))
 
 
-@pytest.mark.parametrize(
-    ("value", "at_most", "passed", "has_room"),
-    [
-        *((1.01, True, False, False), (1.0, True, True, False), (0.96, True, True, False), (0.94, True, True, True)),
-        *(
-            (0.99, False, False, False),
-            (1.0, False, True, False),
-            (1.04, False, True, False),
-            (1.06, False, True, True),
-        ),
-        (math.nan, True, False, True),
-    ],
-)
-def test_a_limit_and_the_room_before_it(value, at_most, passed, has_room):
-    guard = GuardLimit("x", value, 1.0, at_most)
-    assert guard.passed is passed
-    assert guard.as_json()["value"] == (None if math.isnan(value) else value)
-    assert without_room([guard]) == ([] if has_room else [guard])
+AT_MOST = {1.01: (False, False), 1.0: (True, False), 0.96: (True, False), 0.94: (True, True), math.nan: (False, True)}
+AT_LEAST = {0.99: (False, False), 1.0: (True, False), 1.04: (True, False), 1.06: (True, True)}
+
+
+def test_a_limit_and_the_room_before_it():
+    for at_most, table in ((True, AT_MOST), (False, AT_LEAST)):
+        for value, (passed, has_room) in table.items():
+            guard = GuardLimit("x", value, 1.0, at_most)
+            assert (guard.passed, without_room([guard]) == []) == (passed, has_room)
+            assert guard.as_json()["value"] == (None if math.isnan(value) else value)
 
 
 def test_the_largest_share_of_a_thirty_second_that_has_room_is_kept():
@@ -186,68 +179,62 @@ def test_the_largest_share_of_a_thirty_second_that_has_room_is_kept():
     assert learner.parameters[0].item() == 0.875
 
 
-RATED = Examples([RatedAnswer((f"Hello {n} .",), "Why ?", True, "thumb", "p", "d", n) for n in range(1, 9)], [])
+def test_without_room_at_the_checkpoint_the_weights_go_on_towards_the_first_version():
+    """From 4 by the checkpoint's 2 to the first version's 0, or without the adapter: 0.95 is 15/32 of 2."""
+    for use_lora in (False, True):
+        policy, first = (torch.nn.Linear(1, 1, bias=False) for _ in range(2))
+        policy.weight.data.fill_(4.0)
+        first.weight.data.fill_(7.0 if use_lora else 0.0)
+        learner = SimpleNamespace(parameters=[policy.weight], policy=policy, reference_policy=first)
+        learner.settings = SimpleNamespace(use_lora=use_lora)
+        guards = SimpleNamespace(measure=lambda policy=policy: [GuardLimit("x", policy.weight.item(), 1.0, True)])
+        assert step_back(learner, lambda: SimpleNamespace(parameters=[torch.tensor([[2.0]])]), guards) == 0
+        assert policy.weight.item() == 2 * 15 / 32
 
 
-@pytest.fixture(scope="module")
-def step_back_bot(tmp_path_factory):
-    return new_bot(tmp_path_factory.mktemp("limit"))
+# --- answers that have changed ---
 
 
-def moved_learner(step_back_bot, max_relative_kl, size=0.5, **keys):
-    set_keys(step_back_bot, max_relative_kl=max_relative_kl, guard_prompts=8, **keys)
-    learner = Learner(step_back_bot, read_settings(step_back_bot.settings_path))
-    noise = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in learner.parameters:
-            parameter.add_(size * torch.randn(parameter.shape, generator=noise))
-    return learner, [parameter.detach().clone() for parameter in learner.parameters]
+PROMPTS = [(f"Hello {number} .",) for number in range(12)]
 
 
-def kl_of(learner):
-    return GuardMeasurement(learner, RATED).measure()[0].value
+def test_five_lines_have_to_change_or_all_of_fewer_and_each_is_shown_on_three_lines():
+    change = AnswerChange("two\nlines", "", "a  b")
+    for num_lines, count, is_enough in [(50, 5, True), (50, 4, False), (20, 4, False), (3, 3, True), (3, 2, False)]:
+        assert ChangedAnswers(num_lines, [change] * count).is_enough is is_enough
+    shown = ChangedAnswers(50, [change]).shown_lines()
+    assert shown[1:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
 
 
-@pytest.mark.slow
-def test_what_is_beyond_it_keeps_the_largest_share_that_fits(step_back_bot):
-    """95 % of max_relative_kl; a thirty-second more would be too much. Against weights that are mixed here."""
-    learner, moved = moved_learner(step_back_bot, max_relative_kl=100)
-    assert step_back(learner, pytest.fail, GuardMeasurement(learner, RATED)) == 1
-    assert all(torch.equal(*pair) for pair in zip(learner.parameters, moved, strict=True))  # within the limit
-    limit = kl_of(learner) / 3
-    learner, moved = moved_learner(step_back_bot, max_relative_kl=limit / 0.95)
-    first = [parameter.detach().clone() for parameter in Learner(step_back_bot, learner.settings).parameters]
-    share = step_back(learner, lambda: Learner(step_back_bot, learner.settings), GuardMeasurement(learner, RATED))
-    assert 0 < share < 1
-    assert (share * 32).is_integer()
-    mixed = [(1 - share) * old + share * new for old, new in zip(first, moved, strict=True)]
-    for found, wanted in zip(learner.parameters, mixed, strict=True):
-        torch.testing.assert_close(found, wanted)
-    assert kl_of(learner) <= limit
-    with torch.no_grad():
-        for parameter, old, new in zip(learner.parameters, first, moved, strict=True):
-            parameter.copy_(old + (share + 1 / 32) * (new - old))
-    assert kl_of(learner) > limit
+def test_the_same_weights_draw_the_same_answers(bot):
+    """Though they are sampled: without the same numbers, random weights would agree on nothing."""
+    learner = learner_with_noise(bot, 0.0)
+    assert learner.agent.sampling.temperature == 1
+    assert compare_answers(learner, learner.reference_policy, PROMPTS) == ChangedAnswers(12, [])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("use_lora", [False, True])
-def test_a_champion_beyond_the_limit_goes_back_towards_the_first_version(step_back_bot, use_lora):
-    learner, moved = moved_learner(step_back_bot, max_relative_kl=100, use_lora=use_lora, lora_r=2)
-    limit = kl_of(learner) / 3
-    learner, moved = moved_learner(step_back_bot, max_relative_kl=limit / 0.95, use_lora=use_lora, lora_r=2)
-    champion, _ = moved_learner(step_back_bot, max_relative_kl=limit / 0.95, use_lora=use_lora, lora_r=2)
-    assert step_back(learner, lambda: champion, GuardMeasurement(learner, RATED)) == 0
-    assert kl_of(learner) <= limit
-    first = (
-        [torch.zeros_like(one) for one in moved] if use_lora else Learner(step_back_bot, learner.settings).parameters
-    )
-    shares = {
-        round(((now - old) / (new - old)).median().item(), 4)
-        for now, old, new in zip(learner.parameters, first, moved, strict=True)
-    }
-    assert len(shares) == 1
-    assert 0 < min(shares) < 1
+def test_other_weights_answer_as_each_would_by_itself(bot):
+    """At temperature 0 against `chat` of each version; the temperature is that of the chat."""
+    learner = learner_with_noise(bot, 0.3)
+    learner.agent.settings = learner.agent.settings.model_copy(update={"chat_temperature": 0.0})
+    found = compare_answers(learner, learner.reference_policy, PROMPTS)
+    assert learner.agent.sampling.temperature == 1
+    path = bot.agent_folder("0001") / "rlhf_dialog.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({**settings, "top_k": 1}))  # the likeliest token, by another way
+    first = ChatAgent.load(path.parent)
+    path.write_text(json.dumps(settings))
+    before = [first.chat(line) for (line,) in PROMPTS]
+    first.policy.lm.load_state_dict(learner.policy.lm.state_dict())
+    after = [first.chat(line) for (line,) in PROMPTS]
+    wanted = [
+        AnswerChange(line, old, new) for (line,), old, new in zip(PROMPTS, before, after, strict=True) if old != new
+    ]
+    assert wanted
+    assert found == ChangedAnswers(12, wanted)
+
+
+# --- the report ---
 
 
 USED = {"new": 48, "replayed": 16, "people": 9, "liked": 28, "disliked": 22, "pairs": 14, "sft": 13, "steps": 5}
@@ -262,31 +249,30 @@ def test_the_lines_of_a_night():
     found = report(
         metrics={"steps": 30, "loss": 0.5},
         ended_by="ended by KL",
-        seconds=12.4,
         guards=[GuardLimit("KL", 2.0, 1.0, True)],
         comparison=GateComparison(45, 0.55, 0.61, -0.021, 0.041, 7),
         changed=ChangedAnswers(50, [AnswerChange("Is it far ?", "No .", "No , madam .")] * 7),
         removed=["0001", "0002"],
     )
-    before = [
-        "bot: champion 0003, feedback up to event 412",
-        "to learn from: 48 new and 16 older examples of 9 people: 28 liked and 22 disliked answers, 14 edits and choices; "
-        "13 replies of the SFT data in 5 steps",
-        "left out: 5 scores of 3, 2 repetitions",
-        "held out: 45 held-out events",
+    assert len(report().lines()) == 5
+    lines = found.lines()
+    assert lines[-1] == "because"
+    text = "\n".join(lines)
+    numbers = [
+        "champion 0003",
+        "event 412",
+        "48 new",
+        "16 older",
+        "9 people",
+        "28 liked",
+        "22 dis",
+        "14 edits",
+        "5 steps",
     ]
-    assert report().lines() == [*before, "because"]
-    assert found.lines() == [
-        *before,
-        "trained in 12 s: steps 30, loss 0.500",
-        "ended by KL",
-        "guards: KL 2 (at most 1: FAILED)",
-        "gate: concordance 0.610, champion 0.550: +6.0 points, 95 % interval from -2.1, standard error 4.1, 45 held-out events",
-        "answered differently: 7 of the newest 50 lines, with the same random numbers (at least 5 are needed)",
-        *("  line    Is it far ?", "  before  No .", "  after   No , madam .") * 5,
-        "removed (keep_last): 0001, 0002",
-        "because",
-    ]
+    numbers += ["5 scores of 3, 2 repetitions", "steps 30, loss 0.500", "ended by KL", "KL 2 (at most 1: FAILED)"]
+    numbers += ["0.610", "0.550", "+6.0 points", "-2.1", "error 4.1", "7 of the newest 50", "at least 5", "0001, 0002"]
+    assert [number for number in numbers if number not in text] == []
+    assert text.count("  after   No , madam .") == 5
 
 
 def test_the_record_of_the_gate_is_json():

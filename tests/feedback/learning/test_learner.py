@@ -1,15 +1,14 @@
 """The training of a night: its plan, a step against a plain loop, and the state that goes on and is kept on disk."""
 
 import json
-import math
 from collections import Counter
-from dataclasses import asdict, replace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning.learner import Learner, NightState, night_sizes, rate_by_size
 from rlhf_dialog.feedback.learning.night import log_ratios
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, row_names
@@ -19,7 +18,7 @@ from rlhf_dialog.models.loading import Form, load_causal_lm
 from tests.parts.taught_bots import new_bot, set_keys
 
 TEXTS = ["Why ?", "No no no .", "Who is it ?", "I see the sea .", "How so ?"]
-SFT = [TokenizedExample([5, 6], [30, 31, 32, 257]), TokenizedExample([7], [40, 257])]
+SFT = [Dialogue(["So ?"], reference="So it is ."), Dialogue(["A ."], reference="B")]
 
 
 def examples(num_answers=5, num_pairs=2):
@@ -44,7 +43,7 @@ def learner_of(bot, **keys):
 
 
 def night_of(plan):
-    return NightState("", "", 0, 0, plan)
+    return NightState("", 0, 0, plan)
 
 
 def train(learner, training=None, sft=(), plan=None, save=lambda: None, night=None):
@@ -64,16 +63,10 @@ def weights(learner):
 # --- plan ---
 
 
-@pytest.mark.parametrize(
-    ("keys", "total", "steps", "sft"),
-    [
-        ({"epochs": 2, "batch_size": 10, "sft_share": 0.5}, 80, 8, 80),
-        ({"epochs": 0.5, "batch_size": 16, "sft_share": 0.2}, 20, 1, 5),
-        ({"steps": 7, "batch_size": 10, "sft_share": 0}, 70, 7, 0),
-    ],
-)
-def test_the_sizes_of_a_night(keys, total, steps, sft):
-    assert night_sizes(BotSettings(**keys), 40) == (total, steps, sft)
+def test_the_sizes_of_a_night():
+    assert night_sizes(BotSettings(epochs=2, batch_size=10, sft_share=0.5), 40) == (80, 8, 80)
+    assert night_sizes(BotSettings(epochs=0.5, batch_size=16, sft_share=0.2), 40) == (20, 1, 5)
+    assert night_sizes(BotSettings(steps=7, batch_size=10, sft_share=0), 40) == (70, 7, 0)
 
 
 def test_every_example_is_seen_once_in_each_pass_and_every_step_has_its_share(bot):
@@ -98,13 +91,8 @@ def test_the_order_is_another_one_every_night_and_no_concern_of_others(bot):
 
 
 def test_the_rate_falls_with_the_root_of_the_size_and_one_in_the_settings_comes_first(bot):
-    for size, use_lora, rate in (
-        (10**6, False, 2e-4),
-        (4 * 10**6, False, 1e-4),
-        (10**8, False, 2e-5),
-        (10**8, True, 2e-4),
-    ):
-        assert rate_by_size(size, use_lora) == pytest.approx(rate)
+    assert rate_by_size(4 * 10**6, False) == pytest.approx(1e-4)
+    assert rate_by_size(10**8, True) == pytest.approx(2e-4)
     lm = load_causal_lm(str(bot.agent_folder("0001")), "agent")
     by_size = 2e-4 * (1e6 / sum(x.numel() for x in lm.parameters())) ** 0.5
     for rate, wanted in ((None, by_size), (0.02, 0.02)):
@@ -122,142 +110,82 @@ def plain_log_probability(lm, row):
     return sum(logprobs[start + i, token] for i, token in enumerate(row.response))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("liked_weight", [0, 2])
-def test_a_step_is_that_of_a_plain_loop(bot, liked_weight):
+def test_a_step_is_that_of_a_plain_loop(bot):
     """Loss by loss, row by row, with torch's AdamW: 5 answers (3 liked), 2 pairs and 2 replies of the SFT data."""
-    learner = learner_of(
-        bot, liked_weight=liked_weight, desirable_weight=1.5, undesirable_weight=0.5, dpo_weight=0.7, max_grad_norm=0.3
-    )
-    plan = [{"answers": [3, 0, 4, 1, 2], "pairs": [1, 0], "sft": [1, 0]}] * 3
-    found = train(learner, sft=SFT, plan=plan)
-
+    keys = {"liked_weight": 2, "desirable_weight": 1.5, "undesirable_weight": 0.5, "dpo_weight": 0.7}
+    learner = learner_of(bot, **keys, max_grad_norm=0.3)
+    with torch.no_grad():
+        for parameter in learner.parameters:  # so that it is not the first version any more
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    step = {"answers": [3, 0, 4, 1, 2], "pairs": [1, 0], "sft": [1, 0]}
     lm, first = (load_causal_lm(str(bot.agent_folder("0001")), "agent", form=Form(packing=False)) for _ in range(2))
-    optimizer = torch.optim.AdamW(lm.parameters(), lr=0.003, weight_decay=0, eps=1e-5)
+    lm.load_state_dict(learner.policy.lm.state_dict())
+    found = train(learner, sft=SFT, plan=[step])
     training, encoder = examples(), learner.encoder
-    losses = []
 
-    def ratio(row, model=lm):
+    def ratio(row):
         with torch.no_grad():
             known = plain_log_probability(first, row)
-        return plain_log_probability(model, row) - known
+        return plain_log_probability(lm, row) - known
 
-    for number in range(3):
-        rows = [(encoder.encode_example(training.answers[i])[0], training.answers[i].liked) for i in plan[0]["answers"]]
-        with torch.no_grad():
-            mixed = [ratio(TokenizedExample(rows[i][0].prompt, rows[i - 1][0].response)) for i in range(5)]
-        baseline = max(0.0, sum(mixed).item() / 5)
-        kto = [
-            1.5 * (1 - torch.sigmoid(0.5 * (ratio(row) - baseline)))
-            if liked
-            else 0.5 * (1 - torch.sigmoid(0.5 * (baseline - ratio(row))))
-            for row, liked in rows
-        ]
-        pairs = [encoder.encode_example(training.pairs[i]) for i in plan[0]["pairs"]]
-        dpo = [-torch.log(torch.sigmoid(0.5 * (ratio(chosen) - ratio(rejected)))) for chosen, rejected in pairs]
-        nll, liked, chosen = (
-            sum(-plain_log_probability(lm, row) / len(row.response) for row in some)
-            for some in (SFT, [row for row, liked in rows if liked], [one for one, _ in pairs])
-        )
-        kto, dpo = (sum(losses) + liked_weight * own for losses, own in ((kto, liked), (dpo, chosen)))
-        loss = (kto + 0.7 * dpo + nll) / 9
-        losses.append(loss.item())
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(lm.parameters(), 0.3)
-        optimizer.param_groups[0]["lr"] = 0.003 * (number + 1) / 3
-        optimizer.step()
-    assert found["loss"] == pytest.approx(sum(losses) / 3, rel=1e-4)
+    rows = [(encoder.encode_example(training.answers[i])[0], training.answers[i].liked) for i in step["answers"]]
+    with torch.no_grad():
+        mixed = [ratio(TokenizedExample(rows[i][0].prompt, rows[i - 1][0].response)) for i in range(5)]
+    baseline = max(0.0, sum(mixed).item() / 5)
+    assert found["kl_baseline"] == pytest.approx(baseline, abs=1e-4)
+    kto = [
+        1.5 * (1 - torch.sigmoid(0.5 * (ratio(row) - baseline)))
+        if liked
+        else 0.5 * (1 - torch.sigmoid(0.5 * (baseline - ratio(row))))
+        for row, liked in rows
+    ]
+    pairs = [encoder.encode_example(training.pairs[i]) for i in step["pairs"]]
+    dpo = [-torch.log(torch.sigmoid(0.5 * (ratio(chosen) - ratio(rejected)))) for chosen, rejected in pairs]
+    replies = [encoder.encode_reply(one) for one in SFT]
+    nll, liked, chosen = (
+        sum(-plain_log_probability(lm, row) / len(row.response) for row in some)
+        for some in (replies, [row for row, liked in rows if liked], [one for one, _ in pairs])
+    )
+    loss = (sum(kto) + 2 * liked + 0.7 * (sum(dpo) + 2 * chosen) + nll) / 9
+    assert found["loss"] == pytest.approx(loss.item(), rel=1e-4)
+    optimizer = torch.optim.AdamW(lm.parameters(), lr=0.003 / 3, weight_decay=0, eps=1e-5)  # of three steps of warm-up
+    loss.backward()
+    assert found["grad_norm"] == pytest.approx(torch.nn.utils.clip_grad_norm_(lm.parameters(), 0.3).item(), rel=1e-3)
+    optimizer.step()
     wanted = dict(lm.named_parameters())
     for name, own in learner.policy.lm.named_parameters():
         torch.testing.assert_close(own, wanted[name], atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_microbatches_change_nothing(bot, size):
-    whole, parts = learner_of(bot), learner_of(bot, per_device_microbatch_size=size)
+def test_microbatches_change_nothing(bot):
+    whole, parts = learner_of(bot), learner_of(bot, per_device_microbatch_size=3)
     found = [train(learner, sft=SFT) for learner in (whole, parts)]
     assert found[0] == pytest.approx(found[1], rel=1e-3)
     for name, own in weights(parts).items():
         torch.testing.assert_close(own, weights(whole)[name], atol=1e-5, rtol=1e-3)
 
 
-def test_liked_answers_become_likelier(bot):
-    learner, before = learner_of(bot, epochs=8), examples(10, 4)
-    answers = [replace(one, liked=one.response.endswith("?")) for one in before.answers]
-    found = train(learner, replace(before, answers=answers))
-    assert found["kto"] < 0.45
-    assert found["dpo"] < math.log(2)
-
-
-def test_a_loss_that_is_not_finite_stops_the_night(bot):
-    learner = learner_of(bot)
-    plan = learner.plan(examples(), 0)
-    with torch.no_grad():
-        learner.parameters[0].fill_(math.nan)
-    with pytest.raises(RunStopped, match="Lower learning_rate in config"):
-        train(learner, plan=plan)
-
-
 # --- state ---
+
+
+def saved(learner, folder):
+    folder.mkdir()
+    learner.save(folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_a_state_comes_back_to_the_bit(bot, tmp_path):
     learner = learner_of(bot)
     train(learner)
     learner.consumed, learner.num_nights = frozenset({3, 5}), 1
-    learner.save(tmp_path)
+    files = saved(learner, tmp_path / "first")
+    assert {name.rpartition(".")[2] for name in files} == {"safetensors", "json"}
     again = learner_of(bot)
-    assert again.state_hash() != learner.state_hash()
-    again.load(tmp_path)
-    assert again.state_hash() == learner.state_hash()
+    again.load(tmp_path / "first")
     assert (again.num_steps, again.num_nights, again.consumed) == (learner.num_steps, 1, {3, 5})
-    both = [(train(one), one.state_hash()) for one in (learner, again)]
+    assert saved(again, tmp_path / "second") == files
+    both = [(train(one), saved(one, tmp_path / name)) for one, name in ((learner, "third"), (again, "fourth"))]
     assert both[0] == both[1]
-    assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors", ".json"}
-
-
-def test_every_part_of_the_state_is_in_its_hash(bot):
-    learner = learner_of(bot)
-    train(learner)
-    seen = {learner.state_hash()}
-
-    def changed():
-        seen.add(learner.state_hash())
-        return len(seen)
-
-    with torch.no_grad():
-        learner.parameters[0][0] += 1
-    assert changed() == 2
-    next(iter(learner.optimizer.state.values()))["exp_avg"][0] += 1
-    assert changed() == 3
-    learner.num_steps += 1
-    assert changed() == 4
-    learner.consumed = frozenset({7})
-    assert changed() == 5
-    learner.plan(examples(), 0)
-    assert changed() == 6
-
-
-@pytest.mark.slow
-def test_interrupted_in_a_night_and_continued(bot, tmp_path):
-    plan = learner_of(bot).plan(examples(20), 0)
-    whole, kept = learner_of(bot), []
-    wanted = train(whole, examples(20), plan=plan)
-    half, night = learner_of(bot), night_of(plan)
-
-    def save():
-        if not kept:
-            half.save(tmp_path, {"night": asdict(night)})
-            kept.append(night.done)
-
-    train(half, examples(20), save=save, night=night)
-    again = learner_of(bot)
-    night = NightState(**again.load(tmp_path)["night"])
-    assert night.done == kept[0] == 2
-    assert train(again, examples(20), night=night) == wanted
-    assert again.num_steps == whole.num_steps == len(plan)
-    assert all(torch.equal(x, weights(whole)[name]) for name, x in weights(again).items())
 
 
 def test_damaged_and_newer_states_are_refused(bot, tmp_path):
@@ -299,7 +227,7 @@ def test_adapters_are_trained_and_merged_only_in_the_agent(bot, tmp_path):
     assert any(not torch.equal(merged[name], before[name]) for name in merged)
     again = learner_of(bot, use_lora=True, lora_r=2)
     again.load(tmp_path)
-    assert again.state_hash() == learner.state_hash()
+    assert all(map(torch.equal, again.parameters, learner.parameters))
     with pytest.raises(UserError, match=r"use_lora: False, but .* was trained with adapters"):
         learner_of(bot).load(tmp_path)
 

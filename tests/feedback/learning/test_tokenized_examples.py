@@ -9,7 +9,6 @@ from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, prompt_encoder
 from rlhf_dialog.feedback.learning.tokenized_examples import (
     ExampleEncoder,
     ReferenceLogprobs,
-    SFTExamples,
     TokenizedExample,
     compute_logprobs_in_batches,
     row_names,
@@ -127,8 +126,7 @@ def test_a_damaged_file_is_computed_again(tmp_path, text):
 def test_replies_of_the_sft_data(tmp_path, agent, encoder):
     data = write_data(tmp_path / "data", 6)
     prompts = sft_prompts(str(data), "train", 5, "<EOU>")
-    rows = SFTExamples(encoder, prompts)
-    assert len(rows) == len(prompts) > 6
-    assert rows[2] == encoder.encode_answer(prompts[2].prompt_turns, prompts[2].reference)
+    assert len(prompts) > 6
+    assert encoder.encode_reply(prompts[2]) == encoder.encode_answer(prompts[2].prompt_turns, prompts[2].reference)
     (tmp_path / "train.jsonl").write_text('{"dialog": ["Hi .", "Hello ."]}\n' * 2)
     assert sft_prompts(str(tmp_path / "train.jsonl"), "validation", 5, "<EOU>") == []

@@ -1,11 +1,9 @@
 """Which versions are in memory, and which one a new dialogue gets."""
 
-import logging
-from functools import partial
-
 import pytest
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.loaded_versions import LoadedVersions, load_agent
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import at_temperature
@@ -18,25 +16,22 @@ class Versions:
     """A source whose champion the test sets; what is in `broken` does not load. Loaded, a version is its own name."""
 
     def __init__(self, champion: str = "0001"):
-        self.line, self.broken, self.loaded = [champion], set(), []
+        self.pointer, self.broken, self.loaded = champion, set(), []
 
     def champion(self) -> str:
-        return self.line[0]
-
-    def last_good(self) -> list[str]:
-        if not self.line:
+        if not self.pointer:
             raise UserError("champion: cannot be read")
-        return self.line
+        return self.pointer
 
     def load(self, version: str):
         self.loaded.append(version)
         if version in self.broken:
-            raise OSError("truncated file")
+            raise UserError("truncated file")
         return f"agent {version}"
 
 
 def served_of(source, **options):
-    return LoadedVersions(source.last_good, lambda version: source.load(version), **options)
+    return LoadedVersions(source.champion, lambda version: source.load(version), **options)
 
 
 def test_a_dialogue_keeps_its_version_and_a_new_one_gets_the_champion():
@@ -44,7 +39,7 @@ def test_a_dialogue_keeps_its_version_and_a_new_one_gets_the_champion():
     served = served_of(source)
     early = served.hold()
     assert served.hold() == early
-    source.line = ["0002", "0001"]
+    source.pointer = "0002"
     late = served.hold()
     assert (early, late, served.versions) == ("0001", "0002", ["0001", "0002"])
     assert served.agent(early) == "agent 0001"
@@ -64,7 +59,7 @@ def test_a_dialogue_may_end_while_another_one_begins():
     source = Versions()
     served, load = served_of(source), source.load
     served.hold()
-    source.line = ["0002", "0001"]
+    source.pointer = "0002"
 
     def collecting(version):
         served.release("0001")
@@ -79,9 +74,9 @@ def test_full_memory_serves_the_newest_version_in_it():
     source = Versions()
     served = served_of(source, max_versions=2)
     held = [served.hold()]
-    source.line = ["0002", "0001"]
+    source.pointer = "0002"
     held.append(served.hold())
-    source.line = ["0003", "0002", "0001"]
+    source.pointer = "0003"
     held.append(served.hold())
     assert held == ["0001", "0002", "0002"]
     served.release("0001")
@@ -89,43 +84,21 @@ def test_full_memory_serves_the_newest_version_in_it():
     assert served.versions == ["0002", "0003"]
 
 
-def test_a_champion_that_does_not_load_is_said_once(caplog):
+def test_a_champion_that_does_not_load_or_is_not_known_leaves_the_version_in_memory(caplog):
     source = Versions()
     served = served_of(source)
     served.hold()
-    source.line, source.broken = ["0002", "0001"], {"0002"}
-    with caplog.at_level(logging.WARNING):
-        assert [served.hold(), served.hold()] == ["0001", "0001"]
-    expected = "version 0002 does not load (truncated file); version 0001 answers in its place"
-    assert [record.getMessage() for record in caplog.records] == [expected]
-    assert served.problem == expected
-    source.broken = set()
-    assert (served.hold(), served.problem) == ("0002", None)
-
-
-def test_at_the_start_the_parent_of_a_broken_champion_answers_if_it_loads():
-    source = Versions()
-    source.line, source.broken = ["0003", "0002", "0001"], {"0003", "0002"}
-    assert served_of(source).hold() == "0001"
-    source.line, source.broken = ["0001"], {"0001"}
-    with pytest.raises(UserError, match=r"version 0001 does not load \(truncated file\); put back"):
-        served_of(source).hold()
-
-
-def test_a_damaged_pointer_leaves_the_version_that_is_served():
-    source = Versions()
-    served = served_of(source)
-    served.hold()
-    source.line = []
+    source.pointer, source.broken = "0002", {"0002"}
     assert served.hold() == "0001"
-    assert served.problem == "champion: cannot be read; version 0001 answers in its place"
-    with pytest.raises(UserError, match="cannot be read"):
-        served_of(source).hold()
-
-
-def resampled(change):
-    """What gives an agent another sampling."""
-    return lambda agent: setattr(agent, "sampling", change(agent.sampling))
+    assert "truncated file; version 0001 answers in its place" in caplog.text
+    source.pointer = ""
+    assert served.hold() == "0001"
+    for pointer, words in (("", "cannot be read"), ("0002", "truncated file")):
+        source.pointer = pointer
+        with pytest.raises(UserError, match=words):
+            served_of(source).hold()
+    source.broken = set()
+    assert served.hold() == "0002"
 
 
 def test_a_version_with_broken_weights_is_not_served(bot):
@@ -134,9 +107,8 @@ def test_a_version_with_broken_weights_is_not_served(bot):
         weights.write_bytes(weights.read_bytes()[:1000])
 
     new_version(bot, break_weights)
-    served = LoadedVersions(bot.last_good, lambda version: load_agent(bot.agent_folder(version)))
-    assert served.hold() == "0001"
-    assert "version 0002 does not load" in served.problem
+    with Answering(bot) as answering, pytest.raises(UserError, match="version 0002 does not load"):
+        answering.begin()
 
 
 def test_a_plain_chat_model_speaks_by_its_template_unless_it_has_settings(tmp_path):
@@ -150,20 +122,21 @@ def test_a_plain_chat_model_speaks_by_its_template_unless_it_has_settings(tmp_pa
     assert load_agent(tmp_path).settings.turn_separator == "<EOU>"
 
 
-@pytest.mark.parametrize(
-    ("keys", "is_greedy", "temperature", "top_p"),
-    [
-        ({}, False, 0.9, 0.6),
-        ({"chat_temperature": 0.3, "chat_top_p": 1.0}, False, 0.3, 1.0),
-        ({"chat_temperature": 0, "chat_top_p": 0.9}, True, 0.9, 0.9),
-    ],
-)
-def test_an_agents_chat_sampling_comes_before_its_own_and_the_persons_choice_before_both(
-    tmp_path, keys, is_greedy, temperature, top_p
-):
+CHAT = [
+    ({}, (False, 0.9, 0.6)),
+    ({"chat_temperature": 0.3, "chat_top_p": 1.0}, (False, 0.3, 1.0)),
+    ({"chat_temperature": 0, "chat_top_p": 0.9}, (True, 0.9, 0.9)),
+]
+
+
+@pytest.mark.parametrize(("keys", "wanted"), CHAT)
+def test_an_agents_chat_sampling_comes_before_its_own_and_the_persons_choice_before_both(tmp_path, keys, wanted):
     save(tmp_path, {"temperature": 0.9, "top_p": 0.6, "top_k": 7, **keys})
-    sampling = load_agent(tmp_path).sampling
-    assert (sampling.greedy, sampling.temperature, sampling.top_p, sampling.top_k) == (is_greedy, temperature, top_p, 7)
-    chosen = load_agent(tmp_path, adjust=resampled(partial(at_temperature, 0.5))).sampling
-    assert (chosen.greedy, chosen.temperature, chosen.top_p) == (False, 0.5, top_p)
+
+    def cool(agent):
+        agent.sampling = at_temperature(0.5, agent.sampling)
+
+    plain, chosen = (load_agent(tmp_path, adjust=adjust).sampling for adjust in (None, cool))
+    assert (plain.greedy, plain.temperature, plain.top_p, plain.top_k) == (*wanted, 7)
+    assert (chosen.greedy, chosen.temperature, chosen.top_p) == (False, 0.5, wanted[2])
     assert ChatAgent.load(tmp_path).sampling.top_p == 0.6

@@ -72,6 +72,8 @@ def test_one_that_is_being_answered_stays(talks):
         dialogue = talk.dialogue
     with talks.talk("ann", "1", dialogue) as again:
         assert again is talk
+    with talks.talk("ann", "1", ""), talks.talk("ann", "2", ""), talks.talk("ann", "3", ""):
+        assert len(talks) == 3  # nor does the newest make room for itself
 
 
 def test_closing(talks):

@@ -66,19 +66,14 @@ def test_an_answer_grows_and_is_stored(bot, page, request_):
     assert len(views) > 2
     grown = [view[1 + CHAT][-1]["content"] for view in views[1:-1]]
     assert views[0][1 + CHAT] == [{"role": "user", "content": "Hello"}]  # before the model has begun
-    assert [view[0] == "" for view in views] == [True] + [False] * (
-        len(views) - 1
-    )  # the next message is written meanwhile
+    assert [n for n, view in enumerate(views) if view[0] == ""] == [0]  # the next message is written meanwhile
     assert all(late.startswith(early) for early, late in pairwise(grown))
-    assert views[0][1 + CHAT][0] == {"role": "user", "content": "Hello"}
     _, *view = views[-1]
-    assert grown[-1] == escape_text(page.talks._open[PERSON, "tab"].talk.last.text)
+    text = page.talks._open[PERSON, "tab"].talk.last.text
+    assert grown[-1] == escape_text(text)
     assert (view[WHO], view[NOTE]) == ("Version 0001 answers.", "")
     assert rows(bot, "SELECT id, source FROM dialogues") == [(view[PLACE].partition(" ")[0], "page")]
-    assert rows(bot, "SELECT speaker, text FROM turns") == [
-        ("user", "Hello"),
-        ("agent", page.talks._open[PERSON, "tab"].talk.last.text),
-    ]
+    assert rows(bot, "SELECT speaker, text FROM turns") == [("user", "Hello"), ("agent", text)]
 
 
 def test_ratings_are_stored(bot, page, request_):
@@ -91,8 +86,10 @@ def test_ratings_are_stored(bot, page, request_):
     assert is_visible(view[COMPARE])
     assert not is_visible(view[SCORE])
     assert "Say first which" in [*page.again(dialogue, request_)][-1][NOTE]
+    assert "the second answer is better" in page.choose_second(dialogue, request_)[NOTE]
+    list(page.again(dialogue, request_))
     page.choose_first(dialogue, request_)
-    assert page.draft(dialogue, request_)[1:] == [rows(bot, "SELECT text FROM turns WHERE id = 2")[0][0], ""]
+    assert page.draft(dialogue, request_)[1:] == [rows(bot, "SELECT text FROM turns WHERE id = 3")[0][0], ""]
     page.score(4, dialogue, request_)
     is_open, view = edit(page, request_, dialogue, "Better")
     assert is_open is False
@@ -102,26 +99,20 @@ def test_ratings_are_stored(bot, page, request_):
         ("thumb", 2, 1.0, None, None),
         ("thumb", 2, -1.0, "Unkind", None),
         ("withdrawn", 2, None, "thumb", None),
-        ("choice", 2, None, None, 3),
-        ("score", 2, 4.0, None, None),
-        ("edit", 2, None, "Better", None),
+        *(("choice", 3, None, None, 2), ("choice", 3, None, None, 2), ("choice", 3, None, None, 4)),
+        ("score", 3, 4.0, None, None),
+        ("edit", 3, None, "Better", None),
         ("dialogue_score", None, 5.0, None, None),
     ]
     assert page.why(dialogue, request_)[NOTE].startswith('<p role="status">Version 0001 answered')
-
-
-def test_the_second_of_two_answers_is_better(bot, page, request_):
-    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
-    list(page.again(dialogue, request_))
-    assert "Saved: the second answer is better" in page.choose_second(dialogue, request_)[NOTE]
-    assert rows(bot) == [("choice", 3, None, None, 2)]
 
 
 def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
     dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
     thumb(page, request_, dialogue, True)
     assert page.begin(request_)[PLACE] == ""
-    assert page.open(dialogue, request_)[PLACE].startswith(f"{dialogue} ")
+    view = page.open(dialogue, request_)
+    assert (view[PLACE].partition(" ")[0], is_visible(view[EDITOR])) == (dialogue, False)
     assert [name for _, name in list_dialogues(page.store, PERSON)] == [dialogue]
     other = request_of(page, "cd" * 16)
     assert "no such dialogue" in page.open(dialogue, other)[NOTE]
@@ -195,6 +186,20 @@ def test_the_page_loads_nothing_from_elsewhere_and_has_no_footer(page):
     assert {one["api_visibility"] for one in config["dependencies"]} == {"private"}
 
 
+def test_what_each_part_does(page):
+    found = {}
+    for function in page.demo.fns.values():
+        for number, event in function.targets:
+            part = page.demo.blocks.get(number)
+            found[getattr(part, "elem_id", None) or getattr(part, "value", None), event] = function.name
+    buttons = {"Edit the answer": "draft", "Save": "edit", "Why this answer?": "why", "New dialogue": "begin"}
+    buttons |= {"The first answer is better": "choose_first", "The second answer is better": "choose_second"}
+    wanted = {(label, "click"): name for label, name in (buttons | {"Remove all": "forget"}).items()}
+    wanted |= {("chat", "like"): "thumb", ("chat", "retry"): "again", ("chat", "example_select"): "say_example"}
+    wanted |= {("score", "input"): "score", ("whole", "input"): "score_dialogue", ("earlier", "input"): "open"}
+    assert found.items() >= (wanted | {("message", "submit"): "say"}).items()
+
+
 def test_an_answer_that_fails_is_said(page, request_, monkeypatch):
     def stream(*_):
         raise UserError("the model <b>is gone</b>")
@@ -204,26 +209,24 @@ def test_an_answer_that_fails_is_said(page, request_, monkeypatch):
     box, view = said(page, request_)
     assert (box, "The model &lt;b&gt;is gone&lt;/b&gt;." in view[NOTE]) == ("Hello", True)
     monkeypatch.undo()
-    assert said(page, request_)[1][NOTE] == ""
+    _, view = said(page, request_)
+    assert view[NOTE] == ""
+    page.answering.close()
+    box, view = said(page, request_, "And ?", view[PLACE])
+    assert (box, "The program is ending" in view[NOTE]) == ("And ?", True)
 
 
 def test_without_the_password_no_event_and_no_stream_is_answered(page):
     from fastapi.testclient import TestClient
 
-    guarded = FeedbackPage(
-        page.store, page.answering, lambda user, password: (user, password) == ("ann", "open sesame")
-    )
+    guarded = FeedbackPage(page.store, page.answering, [("ann", "open sesame")])
     client = TestClient(guarded.app, base_url="http://127.0.0.1")
     event = {"data": ["", ""], "fn_index": 0, "session_hash": "tab"}
 
     def ask():
-        streams = client.get("/gradio_api/queue/data?session_hash=none").status_code
-        others = {client.get(path).status_code for path in ("/manifest.json", "/gradio_api/app_id")}
-        return {
-            client.get("/config").status_code,
-            client.post("/gradio_api/queue/join", json=event).status_code,
-            streams,
-        } | others
+        paths = ("/config", "/gradio_api/queue/data?session_hash=none", "/manifest.json", "/gradio_api/app_id")
+        sent = client.post("/gradio_api/queue/join", json=event)
+        return {sent.status_code, *(client.get(path).status_code for path in paths)}
 
     assert ask() == {401}
     assert client.post("/login", data={"username": "ann", "password": "wrong"}).status_code == 400

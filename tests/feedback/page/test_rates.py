@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.rates import Bucket, Rates, check_length
+from rlhf_dialog.feedback.page.rates import Bucket, Rates, _duration, check_length
 from rlhf_dialog.feedback.store.settings import PageKeys
 
 
@@ -46,6 +46,14 @@ def test_one_person_and_all_together(clock):
     rates.count("ratings", "a")
     clock.now += 30
     rates.count("messages", "a")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "1 second"), (60, "60 seconds"), (61, "2 minutes"), (3600, "60 minutes"), (3601, "2 hours")],
+)
+def test_durations(seconds, text):
+    assert _duration(seconds) == text
 
 
 def test_a_day_has_its_limit(clock):

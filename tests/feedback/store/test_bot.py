@@ -2,7 +2,7 @@
 
 import json
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_a_new_bot(bot, agent):
     assert {path.name: path.read_text() for path in bot.agent_folder("0001").iterdir()} == {
         name: name for name in ("config.json", "model.safetensors", "rlhf_dialog.json")
     }
-    assert (bot.champion(), bot.first(), bot.versions()) == ("0001", "0001", ["0001"])
+    assert (bot.champion(), bot.versions()) == ("0001", ["0001"])
     assert bot.store().bot == bot.id == Bot(bot.folder).id
 
 
@@ -74,11 +74,9 @@ def test_promotion_and_rollback(bot):
     assert bot.lineage()["versions"][third]["parent"] == "0002"
     bot.promote("0003")
     assert statuses(bot) == {"0001": "former champion", "0002": "former champion", "0003": "champion"}
-    assert bot.last_good() == ["0003", "0002", "0001"]
     bot.rollback("0001")
     assert statuses(bot) == {"0001": "champion", "0002": "rolled back", "0003": "rolled back"}
     assert night(bot) == "0004"
-    assert bot.last_good() == ["0001"]
     bot.rollback("0003")
     assert bot.champion() == "0003"
 
@@ -113,24 +111,17 @@ def test_an_agent_of_a_run_of_another_bot_and_of_the_hub(tmp_path, bot, agent, m
 
 def test_a_bot_is_made_whole_or_not_at_all(tmp_path, agent):
     (agent / "broken").symlink_to("absent")
-    with pytest.raises(UserError, match=r"cannot be copied: .*(absent|No such file)"):
+    with pytest.raises(UserError, match=r"bot: cannot be written: .*(absent|No such file)"):
         Bot.create(tmp_path / "bot", str(agent))
     assert names(tmp_path) == {"model"}
 
 
-def test_links_out_of_an_agent_and_of_a_bot_are_refused_but_those_to_the_blobs_of_the_hub(tmp_path, bot, agent):
+def test_links_out_of_an_agent_are_refused_but_those_to_the_blobs_of_the_hub(tmp_path, agent):
     (tmp_path / "secret").write_text("not to be copied")
     (agent / "notes.txt").symlink_to(tmp_path / "secret")
     with pytest.raises(UserError, match=r"notes\.txt: is a link out of"):
         Bot.create(tmp_path / "other", str(agent))
     assert not (tmp_path / "other").exists()
-    for name in ("feedback.sqlite", "versions", "versions/0001"):
-        path = (bot.folder / name).rename(tmp_path / "elsewhere")
-        (bot.folder / name).symlink_to(path)
-        with pytest.raises(UserError, match=name):
-            Bot(bot.folder)
-        (bot.folder / name).unlink()
-        path.rename(bot.folder / name)
     (agent / "notes.txt").unlink()
     model = tmp_path / "models--a--b"
     (model / "snapshots/c").mkdir(parents=True)
@@ -172,9 +163,7 @@ def test_a_version_is_written_whole_or_not_at_all(bot, monkeypatch):
         bot.add_version(half, {})
     assert names(bot.folder / "versions") == {"0001"}
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "rlhf_dialog.feedback.store.bot.replace_json", killed
-        )  # the folder is there, the lineage does not know it
+        patch.setattr("rlhf_dialog.feedback.store.bot.replace_json", killed)  # the lineage does not know the folder
         with pytest.raises(KeyboardInterrupt):
             night(bot)
     assert bot.versions() == ["0001"]
@@ -196,8 +185,7 @@ def test_who_is_forgotten_taints_what_was_trained_on_them(bot, caplog):
     store = bot.store()
     people = {name: store.hash_person(name) for name in ("ann", "bob")}
     for name in people:
-        dialogue = store.begin(name, "terminal")
-        store.add_turn(dialogue, 0, "agent", f"said to {name}")
+        store.add_turn(store.begin(name, "terminal"), 0, "agent", f"said to {name}")
     store.close()
     night(bot, people=[people["bob"]])
     bot.promote("0002")
@@ -211,7 +199,8 @@ def test_who_is_forgotten_taints_what_was_trained_on_them(bot, caplog):
     assert found["0003"]["people"] == [people["bob"]]
     night(bot, parent="0002", people=list(people.values()))  # a night that ended after its people were forgotten
     night(bot, parent="0002", people=[people["bob"]])
-    assert [bot.lineage()["versions"][name]["tainted"] for name in ("0005", "0006")] == [True, False]
+    night(bot, parent="0004")
+    assert [bot.lineage()["versions"][name]["tainted"] for name in ("0005", "0006", "0007")] == [True, False, True]
     assert bot.lineage()["versions"]["0005"]["people"] == [people["bob"]]
     assert b"said to ann" not in b"".join(contents(bot.folder).values())
     bot.rollback("0001")
@@ -230,18 +219,14 @@ def test_what_a_night_at_work_keeps_is_said(bot, caplog):
     assert not work.exists()
 
 
-LINES = ['My "café" is <far> from here .', "The key\nfell into the lake ."]
-
-
 @pytest.fixture
 def ann(bot):
-    """The hash of a person with two lines of their own and one that others say too."""
+    """The hash of a person with a dialogue and a thumb; bob has them too."""
     store = bot.store()
-    for name, lines in (("ann", [*LINES, "Good evening to you ."]), ("bob", ["Good evening to you ."])):
+    for name in ("ann", "bob"):
         dialogue = store.begin(name, "terminal")
-        for position, line in enumerate(lines):
-            store.add_turn(dialogue, position, "user", line)
-        turn = store.add_turn(dialogue, len(lines), "agent", "towels")
+        store.add_turn(dialogue, 0, "user", f"a line of {name}")
+        turn = store.add_turn(dialogue, 1, "agent", "towels")
         store.add_feedback(dialogue, name, Rating("thumb", turn, 1, f"the reason of {name}"))
     person = store.hash_person("ann")
     store.close()
@@ -249,70 +234,38 @@ def ann(bot):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *(".night.tmp/state.json", ".night.old/x", "night/x"),
-        *("versions/.0002.tmp/agent/notes", "versions/0007/learner/x.json", ".lineage.json.0a1b2c3d.tmp"),
-    ],
+    "name", [".night.old/x", "night/x", "versions/.0002.tmp/agent/x", "versions/0007/x", ".lineage.json.0a1b2c3d.tmp"]
 )
 def test_what_dead_nights_have_left_is_forgotten(bot, ann, name):
     path = bot.folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(LINES[0])
+    path.write_text("a line of ann")
     before = contents(bot.folder / "versions/0001")
     assert bot.forget(ann)["files"] == []
-    assert not path.exists()
-    assert not any(line.encode() in content for content in contents(bot.folder).values() for line in LINES)
+    assert b"a line of ann" not in b"".join(contents(bot.folder).values())
     assert contents(bot.folder / "versions/0001") == before
 
 
-def test_files_that_hold_a_persons_lines_are_named_and_stay(bot, ann, caplog):
+def test_files_that_hold_the_hash_of_a_person_are_named_and_stay(bot, ann, caplog):
     store, folder = bot.store(), bot.folder
-    forms = {
-        "a text": f"said: {LINES[0]}",
-        "versions/0001/agent/notes.md": LINES[1],
-        "ascii.jsonl": json.dumps({"prompt": LINES[0]}),
-        "utf8.json": json.dumps([LINES[1]], ensure_ascii=False),
-        ".report.html": "<td>My &quot;café&quot; is &lt;far&gt; from here .</td>",
-        "reason": "the reason of ann",
-        "person": ann,
-        "large": "." * ((1 << 24) - 9) + LINES[0],
-    }
-    others = {"bob": "Good evening to you .", "one word": "towels", "empty": ""}
-    for name, text in (forms | others).items():
-        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "export.jsonl").write_text(f'{{"person": "{ann}"}}')
+    (folder / "versions/0001/agent/notes.md").write_text(store.hash_person("bob"))
     store.backup(folder / "copy.db")
     store.close()
-    shutil.copy(folder / "copy.db", folder / "feedback.sqlite.bak")
-    found = bot.forget(ann)
-    assert {str(path.relative_to(folder)) for path in found["files"]} == {*forms, "copy.db", "feedback.sqlite.bak"}
-    assert all(name in caplog.text for name in forms)
-    again = [folder / name for name in ("copy.db", "feedback.sqlite.bak", "person")]  # which hold the hash
-    assert bot.forget(ann) == {"rows": 0, "tainted": [], "files": again}
+    found = [folder / "copy.db", folder / "export.jsonl"]
+    assert bot.forget(ann) == {"rows": 4, "tainted": [], "files": found}
+    assert "copy.db, export.jsonl" in caplog.text
+    assert bot.forget(ann) == {"rows": 0, "tainted": [], "files": found}
 
 
-def test_a_kill_while_somebody_is_forgotten_loses_no_mark_and_no_name_of_a_file(bot, ann, monkeypatch, caplog):
+def test_a_kill_while_somebody_is_forgotten_loses_no_mark(bot, ann, monkeypatch):
     night(bot, people=[ann])
-    (bot.folder / "export.jsonl").write_text(LINES[0])
-    real, calls = Store.forget, []
-
-    def dies(self, person_hash):
-        calls.append(1)
-        if len(calls) > 1:
-            real(self, person_hash)
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "forget", dies)
+        patched.setattr(Store, "forget", killed)
         with pytest.raises(KeyboardInterrupt):
-            bot.forget(ann)  # before the rows go
-        assert bot.lineage()["versions"]["0002"]["tainted"]
-        with pytest.raises(KeyboardInterrupt):
-            bot.forget(ann)  # after
-    assert caplog.text.count("export.jsonl") == 2
-    assert bot.store().people() == {bot.store().hash_person("bob")}
-    (bot.folder / "export.jsonl").unlink()
-    assert bot.forget(ann) == {"rows": 0, "tainted": [], "files": []}
+            bot.forget(ann)
+    assert bot.lineage()["versions"]["0002"]["tainted"]
+    assert bot.forget(ann) == {"rows": 4, "tainted": [], "files": []}
     assert ann not in (bot.folder / "lineage.json").read_text()
 
 
@@ -340,7 +293,6 @@ def test_what_is_kept_and_what_is_removed(bot):
     assert bot.versions() == ["0001", "0003", "0006", "0007", "0008"]
     assert names(bot.folder / "versions") == {"0001", "0003", "0006", "0007", "0008"}
     assert statuses(bot)["0004"] == "removed"
-    assert bot.last_good() == ["0006", "0003", "0001"]
     assert bot.prune(2) == []
     assert bot.prune(0) == ["0007", "0008"]
     assert night(bot) == "0009"  # no name is used twice
@@ -349,11 +301,8 @@ def test_what_is_kept_and_what_is_removed(bot):
 
 
 def test_nights_at_once_lose_nothing(bot):
-    threads = [threading.Thread(target=night, args=(Bot(bot.folder),)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as nights:
+        list(nights.map(night, [Bot(bot.folder) for _ in range(4)]))
     assert bot.versions() == ["0001", "0002", "0003", "0004", "0005"]
 
 

@@ -1,11 +1,8 @@
 """From stored feedback to examples: labels, prompts, filters, the cap on a person, what is held out."""
 
 import contextlib
-import json
 import random
-import secrets
 import sqlite3
-import tracemalloc
 from collections import Counter
 from contextlib import closing
 from fractions import Fraction
@@ -15,22 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store import schema
 from rlhf_dialog.feedback.store.examples import (
     Examples,
     RatedAnswer,
     cap_counts,
     cap_weights,
-    count_labels,
     heldout_set,
     max_share,
     newest_prompts,
     read_examples,
     training_set,
 )
-from rlhf_dialog.feedback.store.formats import native
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin, insert_event, insert_turn, is_heldout
+from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
 
 COUNTS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=2), st.integers(1, 200), min_size=1, max_size=12)
 CAPS = st.sampled_from([0.05, 0.1, 0.2, 0.3, 1 / 3, 0.5, 0.9, 1.0])
@@ -43,14 +37,9 @@ def store(tmp_path):
     store.close()
 
 
-def talk(store, person="p", asked="Is it far ?", answers=("Two streets .",), heldout=None, **turn):
+def talk(store, person="p", asked="Is it far ?", answers=("Two streets .",), **turn):
     """A dialogue of one question with its answers; its id and the ids of the answers."""
-    name = (
-        None
-        if heldout is None
-        else next(one for one in iter(lambda: secrets.token_hex(16), "") if is_heldout(one) == heldout)
-    )
-    dialogue = store.begin(person, "terminal", name)
+    dialogue = store.begin(person, "terminal")
     store.add_turn(dialogue, 0, "user", asked)
     return dialogue, [store.add_turn(dialogue, 1, "agent", text, TurnOrigin(**turn)) for text in answers]
 
@@ -68,10 +57,7 @@ def events(found):
     return [one.event for one in found.all]
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "liked"),
-    [("thumb", 1, True), ("thumb", -1, False), ("score", 4, True), ("score", 2, False)],
-)
+@pytest.mark.parametrize(("kind", "value", "liked"), [("thumb", -1, False), ("score", 4, True), ("score", 2, False)])
 def test_thumbs_and_scores_label_an_answer(store, kind, value, liked):
     dialogue, (turn,) = talk(store, token_ids=[3, 1, 4])
     event = store.add_feedback(dialogue, "p", Rating(kind, turn=turn, value=value))
@@ -141,37 +127,19 @@ def test_a_prompt_is_what_was_said_when_the_answer_was_given(store):
     assert said == [("Is it far ?", "C", "And then ?"), ("Is it far ?", "D", "And then ?")]
 
 
-def test_edits_in_several_dialogues_at_once(store):
-    """Each dialogue goes on with its own edits, whichever came between."""
-    talks = [talk(store, asked=f"Question {number} ?") for number in range(3)]
-    for position in (1, 3):
-        for number, (dialogue, turns) in enumerate(talks):
-            store.add_feedback(dialogue, "p", Rating("edit", turn=turns[-1], text=f"Edit {number} {position}"))
-            store.add_turn(dialogue, position + 1, "user", "And then ?")
-            turns.append(store.add_turn(dialogue, position + 2, "agent", "Left ."))
-    for dialogue, turns in talks:
-        store.add_feedback(dialogue, "p", Rating("thumb", turn=turns[-1], value=1))
-    said = [one.prompt_turns for one in read_examples(store).answers]
-    assert said == [
-        (f"Question {number} ?", f"Edit {number} 1", "And then ?", f"Edit {number} 3", "And then ?")
-        for number in range(3)
-    ]
-    assert sorted(newest_prompts(store, 3, 9)) == said
-
-
 def test_what_is_forgotten_while_it_is_read_is_read_whole(store, monkeypatch):
+    monkeypatch.setattr("rlhf_dialog.feedback.store.schema.BUSY_TIMEOUT", 0.01)
     dialogue, (turn,) = talk(store)
     store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=1))
-    iterate, other = store.iterate, Store(store.path)
+    rows, other = store.rows, Store(store.path)
 
     def meanwhile(statement, values=()):
-        if "FROM turns" in statement:
+        if statement.startswith("SELECT * FROM turns"):
             with contextlib.suppress(UserError):  # the bytes stay while somebody reads
                 other.forget(other.hash_person("p"))
-        return iterate(statement, values)
+        return rows(statement, values)
 
-    monkeypatch.setattr(store, "iterate", meanwhile)
-    monkeypatch.setattr("rlhf_dialog.feedback.store.schema.BUSY_TIMEOUT", 0.01)
+    monkeypatch.setattr(store, "rows", meanwhile)
     assert len(read_examples(store)) == 1
     assert len(read_examples(store)) == 0
     other.close()
@@ -195,11 +163,7 @@ def lose(store, *statements):
 
 
 @pytest.mark.parametrize(
-    "lost",
-    [
-        *("turns WHERE text = 'Left .'", "turns WHERE text = 'And then ?'", "turns WHERE position = 0"),
-        *("turns", "dialogues", "turns WHERE speaker = 'user'"),
-    ],
+    "lost", ["turns WHERE text = 'Left .'", "turns WHERE text = 'And then ?'", "turns WHERE position = 0", "dialogues"]
 )
 def test_ratings_in_dialogues_that_lack_a_turn_are_counted(store, lost):
     kept, (turn,) = talk(store, asked="Where ?", answers=("Here .",))
@@ -214,69 +178,9 @@ def test_ratings_in_dialogues_that_lack_a_turn_are_counted(store, lost):
         f"DELETE FROM {lost} {'AND' if 'WHERE' in lost else 'WHERE'} {'id' if lost == 'dialogues' else 'dialogue'} != '{kept}'",
     )
     count = 1 if lost.endswith(("'Left .'", "'And then ?'")) else 2
-    found, counted = read_examples(store), count_labels(store)
-    assert found.left_out == counted.left_out == {"ratings in dialogues that lack a turn": count}
-    assert len(found) == counted.people.total() == 3 - count
+    found = read_examples(store)
+    assert (found.left_out, len(found)) == ({"ratings in dialogues that lack a turn": count}, 3 - count)
     assert all(len(prompt) in (1, 3) for prompt in newest_prompts(store, 9, 9))
-    for row in native.export_rows(store):  # which is read again
-        native.read([("row 1", row)])
-
-
-def test_what_is_counted_is_what_is_read_and_only_held_out_texts_reach_python(store, monkeypatch):
-    """The number of rows that Python sees does not grow with the ratings that are not held out."""
-    seen, check_types = [], schema.check_types
-    monkeypatch.setattr(schema, "check_types", lambda *args: (seen.append(row) or row for row in check_types(*args)))
-
-    def look():
-        seen.clear()
-        return count_labels(store), read_examples(store, heldout=True), len(seen)
-
-    def rate(number, heldout):
-        dialogue, (turn,) = talk(store, asked=f"Question {number} ?", heldout=heldout)
-        store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=1 if number % 2 else -1))
-        store.add_feedback(dialogue, "q", Rating("score", turn=turn, value=number % 5 + 1))
-
-    for number in range(10):
-        rate(number, number < 4)
-    before = look()[2]
-    for number in range(10, 40):
-        rate(number, False)
-    counted, heldout, after = look()
-    assert after == before
-    read = read_examples(store)
-    labels = Counter("liked" if one.liked else "disliked" for one in read.answers)
-    assert (counted.kinds, counted.left_out) == (labels, read.left_out)
-    assert counted.people == Counter(one.person for one in read.all)
-    assert heldout.all == [one for one in read.all if one.heldout]
-    assert len(heldout) == 4 + 3  # four thumbs, and of their scores 1, 2, 3, 4 all but the 3
-
-
-def peak_of_a_night(path, count):
-    """The most bytes of Python at a time while a night finds what it learns from, with this many ratings in the store."""
-    store, draw = Store.create(path), random.Random(0)
-    with store.writing() as connection:
-        for number in range(count):
-            dialogue, person = f"{draw.getrandbits(128):032x}", f"{number % 20:016x}"
-            row = (dialogue, 1.0, person, "page", is_heldout(dialogue))
-            connection.execute("INSERT INTO dialogues VALUES (?, ?, ?, ?, ?)", row)
-            insert_turn(connection, (dialogue, 0, "user", f"Is number {number} far ?", None, None, None, None, 1.0))
-            ids, logprobs = (json.dumps([value] * 30) for value in (777, -0.123456))
-            kept = (dialogue, 1, "agent", f"It is {number} streets away .", ids, logprobs, "{}", "0001", 2.0)
-            turn = insert_turn(connection, kept)
-            insert_event(connection, (dialogue, turn, "thumb", draw.choice((1, -1)), None, None, person, 3.0))
-    tracemalloc.start()
-    examples = read_examples(store)
-    assert len(training_set(examples, BotSettings(), (), draw)) + len(heldout_set(examples, BotSettings())) == count
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    store.close()
-    return peak
-
-
-def test_a_night_holds_a_kilobyte_a_rating(tmp_path):
-    """100 MB for 100,000 ratings, above what it holds of few."""
-    grown = peak_of_a_night(tmp_path / "many.sqlite", 600) - peak_of_a_night(tmp_path / "few.sqlite", 100)
-    assert grown / 500 < 1400
 
 
 def test_held_out_dialogues_are_never_trained_on(store):
@@ -299,9 +203,9 @@ def test_repetitions_of_one_person_count_once():
 
 
 def test_short_and_long_answers_are_left_out():
-    texts = {1: "", 2: "One two .", 3: "one two three four five"}
+    texts = {1: "", 2: "One", 3: "one two three four five", 4: "one two three four"}
     found = trained(*(answer(i, response=text) for i, text in texts.items()), min_words=1, max_words=4)
-    assert events(found) == [2]
+    assert events(found) == [2, 4]
     assert found.left_out == {"too short or too long (min_words, max_words)": 2}
 
 

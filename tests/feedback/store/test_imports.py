@@ -5,9 +5,8 @@ import json
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store import exports
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
-from rlhf_dialog.feedback.store.formats import trl
+from rlhf_dialog.feedback.store.formats import native, trl
 from rlhf_dialog.feedback.store.imports import import_file
 from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin, is_heldout
 
@@ -30,10 +29,6 @@ def jsonl(path, rows):
     return path
 
 
-def everything(store):
-    return exports.export_rows(store, "jsonl")
-
-
 def turns(record):
     return [(turn.position, turn.speaker, turn.text) for turn in record.turns]
 
@@ -46,10 +41,10 @@ def test_the_same_file_twice_adds_nothing(store, tmp_path):
     path = jsonl(tmp_path / "kto.jsonl", KTO)
     added = import_file(store, path)
     assert (added.format, added.dialogues, added.events, added.num_known) == ("kto", 40, 40, 0)
-    before = everything(store)
+    before = native.export_rows(store)
     again = import_file(store, path.rename(tmp_path / "renamed.jsonl"))
     assert (again.dialogues, again.events, again.num_known) == (0, 0, 80)
-    assert everything(store) == before
+    assert native.export_rows(store) == before
     more = import_file(store, jsonl(path, [*KTO, {**KTO[0], "label": False}]))
     assert (more.dialogues, more.events) == (0, 1)
     assert store.feedback()[-1].value == -1  # the newest counts
@@ -92,11 +87,11 @@ def test_an_export_into_another_bot_and_back(store, tmp_path):
     store.add_feedback(dialogue, "bob", Rating("thumb", turn=answer, value=1))
     store.add_feedback(dialogue, "bob", Rating("thumb", turn=answer, value=-1, text="short"))
     store.add_feedback(dialogue, "bob", Rating("choice", turn=other, other=answer))
-    path, before = tmp_path / "export.jsonl", everything(store)
-    exports.write_jsonl(path, before)
+    path, before = tmp_path / "export.jsonl", native.export_rows(store)
+    jsonl(path, before)
     assert before[0]["turns"][1]["token_ids"] == [1]
     assert import_file(store, path).events == 0
-    assert everything(store) == before
+    assert native.export_rows(store) == before
     copy = Store.create(tmp_path / "other.sqlite")
     assert (import_file(copy, path).events, import_file(copy, path).events) == (3, 0)
     (copied,) = copy.dialogues()
@@ -119,7 +114,7 @@ def test_an_export_into_another_bot_and_back(store, tmp_path):
 def test_people_of_this_bot_stay_who_they_are(store, tmp_path):
     dialogue = store.begin("ann", "terminal")
     store.add_feedback(dialogue, "ann", Rating("dialogue_score", value=5))
-    exports.write_jsonl(tmp_path / "export.jsonl", everything(store))
+    jsonl(tmp_path / "export.jsonl", native.export_rows(store))
     assert store.forget(store.hash_person("ann")) == 2
     import_file(store, tmp_path / "export.jsonl")
     assert store.people() == {store.hash_person("ann")}
@@ -153,32 +148,14 @@ def test_a_folder_of_datasets_a_parquet_file_and_a_column_that_is_ignored(store,
     assert import_file(store, tmp_path / "rows.csv", ignored=("colour",)).events == 1
 
 
-def test_what_counts_now_in_the_columns_of_trl(store):
-    dialogue = store.begin("ann", "terminal")
-    store.add_turn(dialogue, 0, "user", "Is it far ?")
-    first = store.add_turn(dialogue, 1, "agent", "Yes .")
-    second = store.add_turn(dialogue, 1, "agent", "Two streets .")
-    store.add_feedback(dialogue, "ann", Rating("thumb", turn=first, value=1))
-    store.add_feedback(dialogue, "ann", Rating("score", turn=second, value=3))
-    assert exports.export_rows(store, "kto") == [{"prompt": [ASK], "completion": [YES], "label": True}]
-    store.add_feedback(dialogue, "ann", Rating("thumb", turn=first, value=-1))
-    store.add_feedback(dialogue, "ann", Rating("choice", turn=second, other=first))
-    store.add_feedback(dialogue, "ann", Rating("edit", turn=second, text="Left ."))
-    assert exports.export_rows(store, "kto") == [{"prompt": [ASK], "completion": [YES], "label": False}]
-    left = {"role": "assistant", "content": "Left ."}
-    assert exports.export_rows(store, "dpo") == [
-        {"prompt": [ASK], "chosen": [STREETS], "rejected": [YES]},
-        {"prompt": [ASK], "chosen": [left], "rejected": [STREETS]},
-    ]
-
-
 def test_rows_of_an_export_are_read_again():
     answer = RatedAnswer(("Hello .", "Hi .", "Is it far ?"), "Yes .", False, *ABOUT)
     pair = AnswerPair(("Is it far ?",), "Two streets .", "Yes .", *ABOUT)
     before = [{"role": "user", "content": "Hello ."}, {"role": "assistant", "content": "Hi ."}, ASK]
-    assert trl.export_rows([answer, pair], "kto") == [{"prompt": before, "completion": [YES], "label": False}]
-    assert trl.export_rows([answer, pair], "dpo") == [{"prompt": [ASK], "chosen": [STREETS], "rejected": [YES]}]
-    (record,) = trl_read(trl.export_rows([answer], "kto"), "kto").records
+    kto, dpo = (trl.export_rows([answer, pair], form) for form in ("kto", "dpo"))
+    assert kto == [{"prompt": before, "completion": [YES], "label": False}]
+    assert dpo == [{"prompt": [ASK], "chosen": [STREETS], "rejected": [YES]}]
+    (record,) = trl_read(kto, "kto").records
     said = ["Hello .", "Hi .", "Is it far ?", "Yes ."]
     assert turns(record) == [(i, ("user", "agent")[i % 2], text) for i, text in enumerate(said)]
 

@@ -35,6 +35,16 @@ def test_the_defaults_are_those_of_the_documentation():
     assert limits == wanted | {"page_open_dialogues": 200, "page_person_open_dialogues": 5}
     gate = {"person_cap": 0.2, "min_heldout": 30, "max_relative_kl": 2.0, "min_distinct_2": 0.7, "max_worsening": 2.0}
     night = {"beta": 1.0, "liked_weight": 4.0, "replay_share": 0.5, "epochs": 4.0, "batch_size": 16, "agreement": 0.6}
+    night |= {
+        "dpo_weight": 1.0,
+        "sft_share": 0.2,
+        "warmup_steps": 20,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "seed": 0,
+    }
+    night |= {"checkpoint_steps": 10, "lora_r": 16, "lora_alpha": 32.0, "min_words": 1, "max_words": 200, "steps": None}
+    gate |= {"guard_prompts": 50, "keep_last": 5}
     assert {name: getattr(BotSettings(), name) for name in gate | night} == gate | night
 
 

@@ -1,7 +1,6 @@
 """Our own JSONL: a dialogue a line, with all of its turns and events, also those that newer ones replaced."""
 
 import dataclasses
-import logging
 import re
 from typing import Any
 
@@ -10,45 +9,29 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.formats.record import ImportedTurn, ImportResult, Judgement, Record
 from rlhf_dialog.feedback.store.store import SPEAKERS, Event, Rating, Store, StoredDialogue, StoredTurn, check_rating
 
-logger = logging.getLogger(__name__)
 FORMAT, VERSION = "rlhf-dialog-feedback", 1
 MAX_POSITION = 10**6  # turns of a dialogue
 
 
 def export_rows(store: Store) -> list[Row]:
-    """Every dialogue of the store as a line's object. Feedback on what is not in the store is left out, with a warning."""
+    """Every dialogue of the store as a line's object."""
     events: dict[str, list[Event]] = {}
-    exported: list[Row] = []
-    num_kept = 0
     with store.reading():
-        all_events = store.feedback(newest=False)
-        for event in all_events:
+        for event in store.feedback(newest=False):
             events.setdefault(event.dialogue, []).append(event)
-        for dialogue in store.dialogues():
-            turns = store.turns(dialogue.id)
-            there = {None, *(turn.id for turn in turns if turn.speaker == "agent")}
-            whole = [event for event in events.get(dialogue.id, []) if {event.turn, event.other} <= there]
-            num_kept += len(whole)
-            exported.append(
-                {
-                    **{"format": FORMAT, "format_version": VERSION, "bot": store.bot},
-                    "dialogue": dataclasses.asdict(dialogue),
-                    "turns": [_without_dialogue(turn) for turn in turns],
-                    "feedback": [_without_dialogue(event) for event in whole],
-                }
-            )
-    if lost := len(all_events) - num_kept:
-        logger.warning("%s: left out: %d ratings whose answer is not in the store", store.path, lost)
-    return exported
+        return [
+            {
+                **{"format": FORMAT, "format_version": VERSION, "bot": store.bot},
+                "dialogue": dataclasses.asdict(dialogue),
+                "turns": [_without_dialogue(turn) for turn in store.turns(dialogue.id)],
+                "feedback": [_without_dialogue(event) for event in events.get(dialogue.id, [])],
+            }
+            for dialogue in store.dialogues()
+        ]
 
 
 def _without_dialogue(one: Any) -> dict[str, Any]:
     return {key: value for key, value in dataclasses.asdict(one).items() if key != "dialogue"}
-
-
-def is_native(row: Row) -> bool:
-    """Whether the object is a line of ours."""
-    return row.get("format") == FORMAT
 
 
 def read(rows: list[tuple[str, Row]]) -> ImportResult:

@@ -42,12 +42,16 @@ class Record:
 
 @dataclass
 class ImportResult:
-    """What was read: the name of the format, its records, how many rows were left out, by the reason, and what is not read.
+    """What was read of a file, and what it has added to a store.
 
-    `unread`: names of columns or parts of a text, each with the number of rows that have it.
+    `left_out`: how many rows, by the reason; `unread`: names of columns or parts of a text, each with the number of rows that
+    have it; `num_known`: dialogues and events that were there already.
     """
 
-    name: str
+    format: str
     records: list[Record] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
     unread: Counter[str] = field(default_factory=Counter)
+    dialogues: int = 0
+    events: int = 0
+    num_known: int = 0

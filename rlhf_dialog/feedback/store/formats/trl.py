@@ -41,11 +41,6 @@ def export_rows(examples: Iterable[Example], form: str) -> list[Row]:
     return rows
 
 
-def detect_format(row: Row) -> str | None:
-    """`kto` or `dpo` for columns that are those of TRL."""
-    return next((form for form, needed in NEEDED.items() if set(needed) <= set(row)), None)
-
-
 def read(rows: list[tuple[str, Row]], form: str) -> ImportResult:
     """The examples. Bad rows are left out as from training data (`RowCounts`). Raises UserError for an unknown column or row."""
     imported, counts = ImportResult(form), RowCounts(rows[0][0].rpartition(",")[0] or form)
