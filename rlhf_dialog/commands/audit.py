@@ -30,7 +30,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.untrusted import RunConfig
 from rlhf_dialog.rewards import BaseReward, LikelihoodPrice
 from rlhf_dialog.rewards.base import models_inside
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
+from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.terminal import Console
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ def build_scorer(config: RunConfig, device: str) -> Scorer:
     """The reward, as an evaluation asks it. Raises what `build_reward` raises."""
     reward = config.reward()
     assert reward is not None  # the user named the file
-    rules = ScoringRules(config.config.on_reward_error == "skip", config.config.reward_timeout_s)
-    return Scorer(place_judge(reward, device), rules)
+    skip = config.config.on_reward_error == "skip"
+    return Scorer(place_judge(reward, device), skip, config.config.reward_timeout_s)
 
 
 def load_judges(options: AuditOptions, config: RunConfig, reward: BaseReward) -> dict[str, BaseReward]:

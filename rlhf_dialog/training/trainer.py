@@ -26,7 +26,7 @@ from rlhf_dialog.models.masks import apply_mask, masked_mean
 from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
+from rlhf_dialog.rewards.scoring import Scorer, begin_scoring, load_state, state_of
 from rlhf_dialog.training import checks, iteration_metrics, ppo
 from rlhf_dialog.training.advantages import estimate_advantages, kl_to_reference, token_rewards
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList, newest_turns
@@ -70,8 +70,8 @@ class PPOTrainer:
             GenerationLimits(sizes=self.sizes),
             config.context_size,
         )
-        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, self.sizes)
-        self.scorer = Scorer(reward, rules, config.truncation_penalty)
+        skip, penalty = config.on_reward_error == "skip", config.truncation_penalty
+        self.scorer = Scorer(reward, skip, config.reward_timeout_s, penalty, self.sizes)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
         if isinstance(self.prompts, PromptList):
             self.sampler = PromptSampler(len(self.prompts), config.seed)

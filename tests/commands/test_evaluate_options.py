@@ -14,7 +14,7 @@ from rlhf_dialog.commands.evaluate_options import (
 )
 from rlhf_dialog.config.registry import MetricFactory, RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.rewards.scoring import score_dialogues
+from rlhf_dialog.rewards.scoring import Scorer
 from tests.parts.evaluations import evaluated
 from tests.parts.relevance_models import save_letters
 
@@ -113,7 +113,7 @@ DIALOGUES = [Dialogue(["a"], "why ?"), Dialogue(["a"], "so .")]
 
 def test_a_function_is_asked_for_one_number_each():
     metric = OwnMetric("questions", lambda dialogues: [float("?" in dialogue.response) for dialogue in dialogues])
-    assert score_dialogues(metric, DIALOGUES).total == [1.0, 0.0]
+    assert Scorer(metric).score(DIALOGUES).total == [1.0, 0.0]
 
 
 def test_the_name_of_a_row_is_given_or_that_of_the_run():

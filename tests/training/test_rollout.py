@@ -19,7 +19,7 @@ from rlhf_dialog.models.policy import Policy, run_rows
 from rlhf_dialog.models.responder import Responder
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
+from rlhf_dialog.rewards.scoring import RewardError, Scorer
 from rlhf_dialog.training.checks import prompt_names
 from rlhf_dialog.training.episodes import PromptList
 from rlhf_dialog.training.rollout import collect_rollout, drop_unscored
@@ -204,7 +204,7 @@ def test_a_sum_that_is_no_32_bit_number_names_the_dialogue():
 
     models, encoder = world()
     with pytest.raises(RewardError, match=r"'huge': the score 1e\+39 of dialogue 1"):
-        roll(models, encoder, reward=Huge(), rules=ScoringRules(True))
+        roll(models, encoder, reward=Huge(), skip_unscored=True)
 
 
 def test_a_rollout_of_some_rows_by_hand():
@@ -237,7 +237,7 @@ def test_who_is_dropped(missing, group, kept):
 
     models, encoder = world()
     prompts = [PROMPTS[0], PROMPTS[1], PROMPTS[2], PROMPTS[0]]
-    rollout = roll(models, encoder, reward=Missing(), prompts=prompts, rules=ScoringRules(True))
+    rollout = roll(models, encoder, reward=Missing(), prompts=prompts, skip_unscored=True)
     assert rollout.scores.isnan().nonzero().flatten().tolist() == missing
     found = drop_unscored(rollout, group)
     assert [d.prompt_turns for d in found.dialogues] == [prompts[i].prompt_turns for i in kept]
