@@ -106,16 +106,14 @@ def notes(result: dict[str, Any]) -> list[str]:
         )
     if accuracy["low"] <= 0.5 <= accuracy["high"]:
         lines.append("Its accuracy may be that of chance: as a reward it is worth nothing.")
-    if accuracy["high"] < 0.5:
-        lines.append("It prefers the rejected reply more often than the chosen one: are the columns exchanged?")
-    if baselines[COPIES]["low"] > 0.6:
-        lines.append("The chosen reply usually repeats more of the last turn: are 'chosen' and 'rejected' exchanged?")
+    if accuracy["high"] < 0.5 or baselines[COPIES]["low"] > 0.6:
+        lines.append(
+            "It prefers the rejected reply, or the chosen one repeats the last turn: are the columns exchanged?"
+        )
     if (repeated or 0) > 0.5:
         lines.append("It scores a mere repetition of the last turn above the chosen reply in most pairs.")
     if repeated is None:
-        lines.append(
-            "No pair has a prompt apart from its replies: in a dialogue, the model will read a form that it was not trained on."
-        )
+        lines.append("No pair has a prompt apart from its replies, so the model will read another form in a dialogue.")
     if result["num_pairs"] < FEW_PAIRS:
         lines.append(f"There are only {result['num_pairs']} held-out pairs, so the intervals are wide.")
     return lines
