@@ -80,12 +80,12 @@ class ScalarModel:
             self.input = RewardInput(self.tokenizer, form, separator, limit, is_openrlhf(config), thinking)
             sizes: Any = config.get_text_config()
             known = (sizes.pad_token_id, self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
-            self.pad_id = next((i for i in known if i is not None), None)
-            if self.pad_id is None:
+            pad_id = next((i for i in known if i is not None), None)
+            if pad_id is None:
                 raise UserError(
                     f"{key}: '{path}' has no pad token, which marks the end of a text; set one in its folder"
                 )
-            sizes.pad_token_id = self.pad_id  # by which the model finds the end of a text
+            self.pad_id = sizes.pad_token_id = int(pad_id)  # by which the model finds the end of a text
             found = self.outputs([*PROBES, Dialogue(["Hello ."], "Hi ! " * min(limit, 2000))])
             if not all(map(math.isfinite, found)):
                 why = "its weights are damaged, or its training diverged"
