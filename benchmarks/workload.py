@@ -35,7 +35,7 @@ from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.rewards import BaseReward
-from rlhf_dialog.rewards.classifier import class_logits
+from rlhf_dialog.rewards.intent import class_logits
 
 SEPARATOR, MAX_PROMPT, MAX_CLASSIFIED, POSITIONS = "<EOU>", 128, 200, 1024
 NUM_PROMPTS = 512

@@ -10,6 +10,7 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from textwrap import shorten
 from typing import Generic, TypeVar
@@ -36,28 +37,25 @@ class BackgroundCall(Generic[T]):
     """Work in a thread of its own that does not keep the process alive."""
 
     def __init__(self, work: Callable[[], T]):
-        self._value: T
-        self._error: BaseException | None = None
-        self._has_value = False
+        self._future: Future[T] = Future()
         self._thread = threading.Thread(target=self._run, args=(work,), name="rlhf_dialog aside", daemon=True)
         self._thread.start()
 
     def _run(self, work: Callable[[], T]) -> None:
         try:
-            self._value = work()
-            self._has_value = True
+            self._future.set_result(work())
         except BaseException as error:  # of any kind: `result` raises it in the caller
-            self._error = error
+            self._future.set_exception(error)
 
     def result(self, seconds: float | None = None) -> T:
         """Return or raise what the work does. Raises TimeLimit after `seconds`; the thread goes on."""
-        self._thread.join(None if seconds is None else max(seconds, 0.0))
-        if self._error is not None:
-            raise self._error
-        if not self._has_value:
+        try:
+            return self._future.result(seconds)
+        except TimeoutError:
+            if self._future.done():  # the work's own
+                raise
             frame = sys._current_frames().get(self._thread.ident or 0)
-            raise TimeLimit(traceback.extract_stack(frame) if frame else ())
-        return self._value
+            raise TimeLimit(traceback.extract_stack(frame) if frame else ()) from None
 
 
 def run_with_timeout(seconds: float, work: Callable[[], T]) -> T:
@@ -97,20 +95,17 @@ def as_user_error(who: str, cls: type = object) -> Iterator[None]:
     except (UserError, RunStopped, SignalExit):
         raise
     except USER_CODE_RAISES as error:
-        place = find_user_line(cls, extract_frames(error))
+        place = find_user_line(cls, traceback.extract_tb(error.__traceback__))
         what = shorten(str(error), 200, placeholder=" ...")  # on one line
         raise UserError(f"{who} raised {type(error).__name__}: {what}{place}") from error
 
 
 def find_user_line(cls: type, frames: list[traceback.FrameSummary]) -> str:
-    """` at path:line`: the deepest line of the user's own code, else of the file of the class; empty without one."""
-    user_frames = outside_libraries(frames) or frames_in_class_file(cls, frames)
-    return f" at {format_line(user_frames[-1])}" if user_frames else ""
-
-
-def extract_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Where the exception was raised, the deepest frame last."""
-    return list(traceback.extract_tb(error.__traceback__))
+    """` at path:line`: the deepest line of the user's own code, in the file of the class if possible; empty without one."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    own = [frame for frame in frames if file and Path(frame.filename).resolve() == Path(file).resolve()]
+    found = outside_libraries(own) or outside_libraries(frames) or own
+    return f" at {format_line(found[-1])}" if found else ""
 
 
 def format_line(frame: traceback.FrameSummary) -> str:
@@ -118,12 +113,6 @@ def format_line(frame: traceback.FrameSummary) -> str:
     path = Path(frame.filename)
     place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"{place}:{frame.lineno}"
-
-
-def frames_in_class_file(cls: type, frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """The frames in the file of the class."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return [frame for frame in frames if file and Path(frame.filename).resolve() == Path(file).resolve()]
 
 
 def outside_libraries(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:

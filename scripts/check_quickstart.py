@@ -14,10 +14,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout
 import numpy as np
 
 from rlhf_dialog.commands.command_line import exit_code
+from rlhf_dialog.config.loading import read_yaml
 from rlhf_dialog.data.synthetic.pairs import attends, derives
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Interval, difference, mean_statistic
-from rlhf_dialog.evaluation.untrusted import number_in
+from rlhf_dialog.evaluation.run_page.verdict import kl_target
 from rlhf_dialog.runs.metrics_file import read_metrics
 from scripts import quickstart
 
@@ -40,13 +41,14 @@ def main(argv: list[str] | None = None) -> int:
 def check_run(run: Path) -> list[Check]:
     """The targets of one quickstart. Raises UserError when the run is missing or not finished."""
     evaluation, metrics, replies = (run / name for name in ("evaluation.json", "metrics.jsonl", "replies.jsonl"))
-    kl_target = number_in(run / "config.yaml", "kl_target")
-    if kl_target is None or not all(file.is_file() for file in (evaluation, metrics, replies)):
+    config = run / "config.yaml"
+    target = kl_target(read_yaml(config)) if config.is_file() else None
+    if target is None or not all(file.is_file() for file in (evaluation, metrics, replies)):
         raise UserError(f"{run}: contains no finished quickstart; run `make quickstart` first")
     rows = [json.loads(line) for line in replies.read_text(encoding="utf-8").splitlines()]
     return [
         *_text_checks(json.loads(evaluation.read_text(encoding="utf-8"))),
-        _kl_check(read_metrics(metrics), kl_target),
+        _kl_check(read_metrics(metrics), target),
         *_reply_checks(rows),
     ]
 

@@ -47,13 +47,10 @@ def test_a_statement_and_then_one_question_have_full_marks(example, reply, score
     assert of(example("ask_back.py", "AskBack"), reply) == score
 
 
-def test_the_number_of_words_can_be_chosen(example):
+def test_the_number_of_words_and_the_pattern_can_be_chosen(example):
     reward = example("ask_back.py", "AskBack", words=6)
     assert [of(reward, "I see. Do you swim?"), of(reward, "I love the sea. Do you swim?")] == [1.0, 0.0]
-
-
-def test_a_regular_expression_must_match_the_whole_reply(example):
-    reward = example("matches.py", "Matches", pattern=r"(\S+\s+){0,2}\S+[.!?]")
+    reward = example("matches.py", "Matches", pattern=r"(\S+\s+){0,2}\S+[.!?]")  # of the whole reply
     assert [of(reward, reply) for reply in ("I do.", " So do I! ", "I do", "And so do I.")] == [1.0, 1.0, 0.0, 0.0]
 
 

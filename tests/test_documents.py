@@ -3,23 +3,10 @@
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
-FOLDERS = (
-    "benchmarks",
-    "configs",
-    "docs",
-    "ds_configs",
-    "examples",
-    "experiments",
-    "reward_models",
-    "rlhf_dialog",
-    "scripts",
-    "tests",
-)
-MARKDOWN = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
-PAGES = [path.relative_to(ROOT).as_posix() for path in MARKDOWN]
+SKIPPED = ("runs", "run_results", "fetched", "build", "site", "shared")  # of what a checkout gathers
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith((".", *SKIPPED))]
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
 FENCE = re.compile(r"^ *```.*?^ *```[^\n]*$", flags=re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -36,12 +23,6 @@ def anchors(markdown: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in plain}
 
 
-def dead_links(path: Path) -> list[str]:
-    """The relative links of a page that lead to no file, or to no heading of it."""
-    links = [link for link in LINK.findall(without_code(path.read_text(encoding="utf-8"))) if "://" not in link]
-    return [link for link in links if not leads_somewhere(path, link)]
-
-
 def leads_somewhere(path: Path, link: str) -> bool:
     """Whether a link from the page at `path` leads to a file, and where it names a heading, to that."""
     name, _, anchor = link.partition("#")
@@ -49,15 +30,14 @@ def leads_somewhere(path: Path, link: str) -> bool:
     return target.exists() and (not anchor or anchor in anchors(target.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_relative_link_leads_to_a_file_and_a_heading(page):
-    assert dead_links(ROOT / page) == []
+def test_every_relative_link_leads_to_a_file_and_a_heading():
+    assert len(PAGES) > 30
+    for page in PAGES:
+        links = LINK.findall(without_code(page.read_text(encoding="utf-8")))
+        assert [link for link in links if "://" not in link and not leads_somewhere(page, link)] == [], page
 
 
 def test_every_page_of_results_is_listed():
     listed = LINK.findall((ROOT / "docs/RESULTS.md").read_text(encoding="utf-8"))
-    assert [
-        path.name
-        for path in (ROOT / "experiments" / "results").glob("*.md")
-        if f"../experiments/results/{path.name}" not in listed
-    ] == []
+    pages = [f"../experiments/results/{path.name}" for path in (ROOT / "experiments" / "results").glob("*.md")]
+    assert set(pages) <= set(listed)

@@ -17,9 +17,8 @@ from rlhf_dialog.user_code import (
     BackgroundCall,
     TimeLimit,
     all_stacks,
-    extract_frames,
+    find_user_line,
     format_line,
-    frames_in_class_file,
     outside_libraries,
     run_with_timeout,
 )
@@ -85,24 +84,25 @@ def raises() -> None:
     json.loads("{")
 
 
-@pytest.fixture
-def error():
+def test_the_users_line_is_told_and_lines_of_libraries_are_left_out():
+    """The deepest line is the JSON library's; the last one that is not is the call above."""
     with pytest.raises(ValueError, match="Expecting") as caught:
         raises()
-    return caught.value
-
-
-def test_lines_of_libraries_are_left_out(error):
-    """The deepest line is the JSON library's; the last one that is not is the call above."""
-    assert extract_frames(error)[-1].name == "raw_decode"
-    assert [frame.name for frame in outside_libraries(extract_frames(error))][-1] == "raises"
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert frames[-1].name == "raw_decode"
+    assert [frame.name for frame in outside_libraries(frames)][-1] == "raises"
+    assert find_user_line(object, frames).endswith(f"test_errors.py:{raises.__code__.co_firstlineno + 1}")
     ours = traceback.FrameSummary(user_code.__file__, 1, "run_with_timeout")
-    assert outside_libraries([ours, traceback.FrameSummary("<frozen importlib._bootstrap>", 1, "x")]) == []
+    hidden = [ours, traceback.FrameSummary("<frozen importlib._bootstrap>", 1, "x")]
+    assert (outside_libraries(hidden), find_user_line(object, hidden)) == ([], "")
+    assert find_user_line(BackgroundCall, hidden).endswith("user_code.py:1")  # the file of the class
+    own, deeper = (traceback.FrameSummary(str(file), 3, "f") for file in (__file__, Path(__file__).parent / "b.py"))
+    assert find_user_line(Owned, [own, deeper]).endswith("test_errors.py:3")
+    assert find_user_line(object, [own, deeper]).endswith("b.py:3")
 
 
-def test_the_file_of_a_class(error):
-    assert frames_in_class_file(json.JSONDecoder, extract_frames(error))[-1].name == "raw_decode"
-    assert frames_in_class_file(int, extract_frames(error)) == []
+class Owned:
+    pass
 
 
 def test_a_line_is_relative_to_the_working_directory(tmp_path, monkeypatch):
@@ -111,17 +111,14 @@ def test_a_line_is_relative_to_the_working_directory(tmp_path, monkeypatch):
     assert format_line(traceback.FrameSummary("/elsewhere/b.py", 7, "f")) == "/elsewhere/b.py:7"
 
 
-def test_work_that_does_not_end_says_where_it_is():
-    end = threading.Event()
-    with pytest.raises(TimeLimit) as caught:
-        run_with_timeout(0.05, end.wait)
-    assert "wait" in [frame.name for frame in caught.value.frames]
-    assert "rlhf_dialog aside" in all_stacks()
-    end.set()
-
-
-def test_work_beside():
+def test_work_beside_and_work_that_does_not_end():
     assert run_with_timeout(60, lambda: 3) == 3
     work = BackgroundCall(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         work.result()
+    end = threading.Event()
+    with pytest.raises(TimeLimit) as caught:
+        run_with_timeout(0.05, end.wait)
+    assert "wait" in [frame.name for frame in caught.value.frames]  # where it is
+    assert "rlhf_dialog aside" in all_stacks()
+    end.set()

@@ -1,22 +1,30 @@
-"""One request over HTTP: what is sent, by which way, and what each broken answer raises.
-
-The tests of `RemoteReward` and `MediaWiki` try limits, redirects and the environment's proxies.
-"""
+"""One request over HTTP: what is sent, by which way, and which broken answers may be asked for again."""
 
 import json
 import socket
+import time
 from urllib.parse import urlsplit
 
 import pytest
 
-from rlhf_dialog.http_client import Client, EndedEarly, Refused, RequestLimits, TooLong, Unreachable
-from tests.parts.servers import serving
+from rlhf_dialog.http_client import Client, RequestFailed
+from tests.parts.servers import no_proxy, serving  # noqa: F401
 
-LIMITS = RequestLimits(60, 1000)
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
-def ask(server, limits=LIMITS, **options):
-    return Client(urlsplit(server.url), {}, **options).ask("POST", "/score?n=1", limits, b'{"dialogues": []}')
+def client(url, headers=None, seconds=60, size=1000, check=None):
+    return Client(urlsplit(url), headers or {}, seconds, size, check)
+
+
+def ask(server, **limits):
+    return client(server.url, **limits).ask("POST", "/score?n=1", b'{"dialogues": []}')
+
+
+def failure(server, **limits):
+    with pytest.raises(RequestFailed) as caught:
+        ask(server, **limits)
+    return str(caught.value), caught.value.again
 
 
 def test_method_target_body_and_headers_are_sent():
@@ -27,9 +35,9 @@ def test_method_target_body_and_headers_are_sent():
         return 201, b"yes"
 
     with serving(listens) as server:
-        client = Client(urlsplit(server.url), {"x-key": "k", "user-agent": "me"})
-        assert client.ask("POST", "/score?n=1", LIMITS, b"{}") == b"yes"
-        assert client.ask("GET", "/", LIMITS) == b"yes"
+        one = client(server.url, {"x-key": "k", "user-agent": "me"})
+        assert one.ask("POST", "/score?n=1", b"{}") == b"yes"
+        assert one.ask("GET", "/") == b"yes"
     assert heard == [("POST", "/score?n=1", b"{}", ["me"]), ("GET", "/", b"", ["me"])]
     assert server.headers[0]["X-Key"] == "k"
     assert server.headers[0]["Connection"] == "close"
@@ -37,54 +45,108 @@ def test_method_target_body_and_headers_are_sent():
 
 def test_an_answer_as_long_as_the_limit_is_read():
     with serving(lambda *_: (200, b"yes")) as server:
-        assert ask(server, RequestLimits(60, 3)) == b"yes"
-        with pytest.raises(TooLong):
-            ask(server, RequestLimits(60, 2))
-
-
-@pytest.mark.parametrize("status", [204, 299, 300, 404])
-def test_a_status_is_success_or_refused(status):
-    with serving(lambda *_: (status, b"")) as server:
-        if status < 300:
-            assert ask(server) == b""
-        else:
-            with pytest.raises(Refused) as caught:
-                ask(server)
-            assert caught.value.status == status
-
-
-def test_an_answer_that_ends_early_says_how_many_bytes_are_missing():
-    def early(number, body, handler):
-        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\nabc")
-
-    with serving(early) as server, pytest.raises(EndedEarly) as caught:
-        ask(server)
-    assert caught.value.missing == 37
+        assert ask(server, size=3) == b"yes"
+        assert failure(server, size=2) == ("answered with more than 2 bytes", False)
 
 
 @pytest.mark.parametrize(
-    ("url", "kind"),
-    [("http://127.0.0.1:{port}/", ConnectionRefusedError), (f"http://{'a' * 64}.example/", UnicodeError)],
+    ("status", "again"), [(300, False), (400, False), (404, False), (408, True), (429, True), (500, True), (999, True)]
 )
-def test_a_server_that_is_not_there(url, kind):
+def test_a_refusal_and_whether_it_passes(status, again):
+    with serving(lambda *_: (status, b"secret words")) as server:
+        text, found = failure(server)
+    assert text.startswith(f"answered {status}")
+    assert ("redirects" in text, found) == (status == 300, again)
+
+
+def test_every_status_of_success():
+    for status in (204, 299):
+        with serving(lambda *_, status=status: (status, b"")) as server:
+            assert ask(server) == b""
+
+
+def test_redirects_are_not_followed_and_proxies_of_the_environment_hear_nothing(monkeypatch):
+    def elsewhere(number, body, handler):
+        handler.send_response(308)
+        handler.send_header("Location", other.url)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    with serving(lambda *_: (200, b"")) as other, serving(elsewhere) as server:
+        for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(variable, other.url)
+        assert "redirects are not followed" in failure(server)[0]
+        assert (len(server.requests), other.requests) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("before", "every"),
+    [
+        (b"", None),  # never answers
+        pytest.param(b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a", marks=pytest.mark.slow),  # headers without an end
+        (b'HTTP/1.1 200 OK\r\n\r\n{"scores": [', b" "),  # a body that drips
+    ],
+)
+def test_a_server_that_hangs(before, every):
+    def answer(number, body, handler):
+        handler.wfile.write(before)
+        while not server.closing.wait(0.01 if every else 3):
+            handler.wfile.write(every or b"")
+
+    with serving(answer) as server:
+        start = time.monotonic()
+        assert failure(server, seconds=0.2, size=1 << 20) == ("gave no complete answer within 0.2 seconds", True)
+        assert time.monotonic() - start >= 0.2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "cannot be reached (RemoteDisconnected"),
+        (b"not HTTP at all\r\n\r\n", "cannot be reached (BadStatusLine"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\nabc", "ended its answer 37 bytes early"),
+    ],
+)
+def test_a_server_that_breaks_off(text, said):
+    with serving(lambda number, body, handler: handler.wfile.write(text) and None) as server:
+        found, again = failure(server)
+    assert found.startswith(said)
+    assert ("not HTTP" in found, again) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:{port}/", "ConnectionRefusedError: Connection refused"),
+        (f"http://{'a' * 64}.example/", "Unicode"),
+    ],
+)
+def test_a_server_that_is_not_there(url, said):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        client = Client(urlsplit(url.format(port=unused.getsockname()[1])), {})
-        with pytest.raises(Unreachable) as caught:
-            client.ask("GET", "/", LIMITS)
-    assert isinstance(caught.value.reason, kind)
+        with pytest.raises(RequestFailed, match=rf"cannot be reached \({said}") as caught:
+            client(url.format(port=unused.getsockname()[1])).ask("GET", "/")
+    assert caught.value.again
 
 
-def test_an_address_is_checked_before_the_connection():
+def test_an_address_is_checked_before_the_connection_and_that_of_the_connection_again():
     class Wrong(Exception):
         pass
 
-    def refuse(address):
-        raise Wrong(address)
+    asked = []
+
+    def refuse(address, after=0):
+        asked.append(address)
+        if len(asked) > after:
+            raise Wrong(address)
 
     with serving(lambda *_: (200, b"")) as server:
-        with pytest.raises(Wrong, match=r"^127\.0\.0\.1$"):
-            ask(server, check_address=refuse)
+        for after in (0, 1):  # where the name is resolved, and where the second resolution has led
+            asked.clear()
+            with pytest.raises(Wrong, match=r"^127\.0\.0\.1$"):
+                ask(server, check=lambda address, after=after: refuse(address, after))
         assert server.requests == []
-        assert ask(server, check_address=lambda _: None) == b""
+        assert ask(server, check=lambda _: None) == b""
         assert json.loads(server.requests[0]) == {"dialogues": []}

@@ -25,14 +25,21 @@ def block_of(language: str, word: str) -> str:
     return found
 
 
-def shown_by(code: str) -> str:
-    """What the page shows behind a program."""
-    return PAGE.split(f"```python\n{code}```\n```\n")[1].split("```")[0]
-
-
 def program(word: str) -> str:
     """The program of the page that contains the word."""
     return block_of("python", word)
+
+
+def run(word: str) -> dict:
+    """What the program has defined in the end."""
+    namespace: dict = {}
+    exec(compile(program(word), "POLICIES.md", "exec"), namespace)
+    return namespace
+
+
+def shown_by(word: str) -> str:
+    """What the page shows behind the program."""
+    return PAGE.split(f"```python\n{program(word)}```\n```\n")[1].split("```")[0]
 
 
 @pytest.mark.slow
@@ -58,19 +65,19 @@ def test_the_loop_runs(capsys):
     assert 0 <= float(capsys.readouterr().out) <= 1
 
 
-def test_the_measurement_of_gp_sarsa_runs():
-    namespace: dict = {}
-    exec(compile(program("def learned"), "POLICIES.md", "exec"), namespace)
-    found = namespace["learned"](0, dialogues=3, error_rate=0.15, tests=4, wrong_rewards=0.5)
+def test_the_measurements_run():
+    found = run("def learned")["learned"](0, dialogues=3, error_rate=0.15, tests=4, wrong_rewards=0.5)
     assert set(found) == {"success", "reward", "turns"}
     assert 0 <= found["success"] <= 1
+    answers = run("def right_answers")
+    for name, args in (("gp_sarsa", answers["GP"]), ("dqn", answers["DQN"] | {"steps_per_dialogue": 1})):
+        assert all(0 <= share <= 1 for share in answers["right_answers"](name, args, rewards=6))
 
 
 def test_the_lookup_behind_a_policy_runs(capsys):
-    code = program("# look_up.py")
-    exec(compile(code, "POLICIES.md", "exec"), {})
-    assert capsys.readouterr().out == shown_by(code)
-    exec(compile(program("# wiki.py"), "POLICIES.md", "exec"), {})
+    run("# look_up.py")
+    assert capsys.readouterr().out == shown_by("# look_up.py")
+    run("# wiki.py")
 
 
 def test_the_program_for_several_domains_runs(tmp_path, monkeypatch):
@@ -79,14 +86,13 @@ def test_the_program_for_several_domains_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "DIR").mkdir()
     write_world(tmp_path / "DIR")
-    exec(compile(program("make_abstraction(domain)"), "POLICIES.md", "exec"), {})
+    run("make_abstraction(domain)")
     found = json.loads((tmp_path / "slots.json").read_text(encoding="utf-8"))
     assert set(found) == {"restaurant", "hotel"}
 
 
 def test_the_topic_manager_runs_in_a_terminal(monkeypatch, capsys):
-    code = program("topics.hear")
-    turns = iter(re.findall(r"^> (.*)$", shown_by(code), re.MULTILINE))
+    turns = iter(re.findall(r"^> (.*)$", shown_by("topics.hear"), re.MULTILINE))
 
     def typed(prompt: str) -> str:
         turn = next(turns)
@@ -94,8 +100,8 @@ def test_the_topic_manager_runs_in_a_terminal(monkeypatch, capsys):
         return turn
 
     monkeypatch.setattr("builtins.input", typed)
-    exec(compile(code, "POLICIES.md", "exec"), {})
-    assert capsys.readouterr().out == shown_by(code)
+    run("topics.hear")
+    assert capsys.readouterr().out == shown_by("topics.hear")
 
 
 def shown(value: object) -> str:
@@ -112,16 +118,9 @@ def test_the_table_has_the_defaults():
     assert {row: ", ".join(map(shown, values)) for row, values in defaults.items()} == rows
 
 
-def test_the_measurement_of_learned_answers_runs():
-    namespace: dict = {}
-    exec(compile(program("def right_answers"), "POLICIES.md", "exec"), namespace)
-    for name, args in (("gp_sarsa", namespace["GP"]), ("dqn", namespace["DQN"] | {"steps_per_dialogue": 1})):
-        assert all(0 <= share <= 1 for share in namespace["right_answers"](name, args, rewards=6))
-
-
 def test_a_state_of_ones_own_has_always_the_same_size(monkeypatch):
     monkeypatch.setattr(StateFactory, "classes", dict(StateFactory.classes))
-    exec(compile(program("def question_or_not"), "my_state.py", "exec"), {})
+    run("def question_or_not")
     state = StateFunction("question_or_not", {})
     assert state([("", "Hi"), ("hello", "When do you open?")]).tolist() == pytest.approx([1, 1, 0, 0.2])
     assert state.size == 4

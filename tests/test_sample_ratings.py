@@ -62,11 +62,6 @@ def test_the_share_of_a_person_is_that_among_people(store):
     assert [kept.count(store.hash_person(person)) for person in ("ann", "bob")] == [of_bob, of_bob]
 
 
-def test_forgetting_samples_removes_them_all(store):
-    assert store.forget(SAMPLES) == 800  # 200 dialogues, their 400 turns and 200 ratings
-    assert len(read_examples(store)) == 0
-
-
 @pytest.mark.slow
 def test_the_file_is_what_the_program_writes():
     import importlib.util

@@ -30,7 +30,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.untrusted import RunConfig
 from rlhf_dialog.rewards import BaseReward, LikelihoodPrice
 from rlhf_dialog.rewards.base import models_inside
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
+from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.terminal import Console
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ def run(options: AuditOptions) -> int:
     training = Training(task.prompts("train", task.drop_overlap))
     reward = config.reward()
     assert reward is not None  # the user named the file
-    rules = ScoringRules(config.config.on_reward_error == "skip", config.config.reward_timeout_s)
-    scorer = Scorer(place_judge(reward, options.device), rules)
+    skip = config.config.on_reward_error == "skip"
+    scorer = Scorer(place_judge(reward, options.device), skip, config.config.reward_timeout_s)
     judges = load_judges(options, config, scorer.reward)
     judges = judges or {"judge_retrieval": RetrievalJudge([one for one in validation if one.reference])}
     check_usable(prompts, training.replies, [scorer.reward, *judges.values()], task.data_path)

@@ -31,11 +31,11 @@ from rlhf_dialog.errors import MissingSplit, UserError, check_installed
 from rlhf_dialog.evaluation import report
 from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
 from rlhf_dialog.evaluation.untrusted import RunConfig, read_run_config
-from rlhf_dialog.metrics.meteor import meteor_variant
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
+from rlhf_dialog.rewards.meteor import meteor_variant
+from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.terminal import Console
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def write_results(options: EvaluateOptions, result: dict[str, Any], comparison: 
     if verdict := report.verdict_line(result):
         console.print(verdict, markup=False, highlight=False)
     console.print(*report.metric_tables(result, console.width))
-    for note in report.list_notes(result):
+    for note in result["settings"]["notes"]:
         console.print(note, markup=False, highlight=False)
     logger.info("written: %s", options.output)
 
@@ -236,8 +236,8 @@ def build_judges(options: EvaluateOptions, task: Task) -> "Judges":
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
     scorer = None
     if run and reward:
-        rules = ScoringRules(run.config.on_reward_error == "skip", run.config.reward_timeout_s)
-        scorer = Scorer(reward, rules, run.config.truncation_penalty)
+        skip = run.config.on_reward_error == "skip"
+        scorer = Scorer(reward, skip, run.config.reward_timeout_s, run.config.truncation_penalty)
     judges = judges_by(scorer)
     if options.intent_model and not (judges.intent and classifiers):
         judges.intent = Intent(options.intent_model, precision="fp32").move_to(options.device)

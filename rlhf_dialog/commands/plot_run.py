@@ -12,6 +12,7 @@ from typing import Any
 
 from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.commands.options import Options, option, run_command
+from rlhf_dialog.config.loading import read_yaml
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import json_or
 
@@ -30,7 +31,7 @@ def plot_run(options: PlotRunOptions) -> None:
     if not metrics.is_file():
         raise nothing
     from rlhf_dialog.evaluation.plot import plot, plot_success
-    from rlhf_dialog.evaluation.untrusted import number_in
+    from rlhf_dialog.evaluation.run_page.verdict import kl_target
     from rlhf_dialog.runs.metrics_file import read_metrics
     from rlhf_dialog.runs.run_reader import check_run
 
@@ -43,9 +44,9 @@ def plot_run(options: PlotRunOptions) -> None:
     if "dialogues" in rows[0] or "environment/success" in rows[0]:
         plot_success(rows, str(run), output)
     else:
-        has_target = number_in(config, "kl_rate") != 0  # a fixed coefficient aims for nothing
         evaluation = json_or(run / "evaluation.json", {}, dict[str, Any])
-        plot(rows, number_in(config, "kl_target") if has_target else None, str(run), output, evaluation)
+        target = kl_target(read_yaml(config)) if config.is_file() else None
+        plot(rows, target, str(run), output, evaluation)
     print(f"plot: {output}")
 
 

@@ -15,6 +15,7 @@ from rlhf_dialog.rewards.base import walk
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.relevance import RelevanceReward
 
+NO_JUDGE = "it is not an independent judge. Train another one on other dialogues (reward_models/README.md)."
 NOT_KNOWN = (
     "is not known to be independent of the reward's model: their reports do not say that they learned from different halves of "
     "the same dialogues, so their mistakes may be alike. Train one with half: reward, the other with half: judge."
@@ -38,10 +39,7 @@ def notes(
     classifiers = [one for one in parts if isinstance(one, Intent)]
     for name, model in judges.relevance.items():
         if any(same_weights(model, one.model) for one in rewards):
-            lines.append(
-                f"The relevance model of {name}_r1 is the same model as the reward's: it is not an independent judge. Train "
-                "another one on other dialogues (configs/relevance_judge_dailydialog_small.yaml)."
-            )
+            lines.append(f"The relevance model of {name}_r1 is the same model as the reward's: {NO_JUDGE}")
         elif not all(are_apart(model.learned_half, one.model.learned_half) for one in rewards):
             lines.append(f"The relevance model of {name}_r1 {NOT_KNOWN}")
     if not have_acts(prompts):
@@ -58,10 +56,7 @@ def notes(
     halves += [one.next_act.learned_half for one in classifiers if one.next_act]
     is_in_its_folder = judge_path is not None and Path(judge_path).resolve() in {Path(path).resolve() for path in paths}
     if is_in_its_folder or any(same_weights(judge.model, one.model) for one in classifiers):
-        lines.append(
-            f"The judge {judge_path} is the same model as the reward's own act classifier: the acts have no independent "
-            "judge. Train another one on other dialogues (configs/judge_dailydialog_small.yaml)."
-        )
+        lines.append(f"The judge {judge_path} is the same model as the reward's own act classifier: {NO_JUDGE}")
     elif judges.intent and same_weights(judge.model, judges.intent.model):
         lines.append(f"The judge {judge_path} is the same model as the classifier of intent_accuracy: it adds nothing.")
     elif not all(are_apart(judge.learned_half, half) for half in halves):

@@ -19,7 +19,7 @@ from rlhf_dialog.evaluation.probes import CLIMBED, RANDOM, TRUE, Budget, Trainin
 from rlhf_dialog.evaluation.replies import WordIndex, count_words
 from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, score_dialogues
+from rlhf_dialog.rewards.scoring import Scorer, begin_scoring
 
 AGAIN, NEIGHBOURS = "the same reply again", "other dialogues in the batch"
 NUM_SHOWN, NUM_PRINTED, NUM_LISTED = 5, 2, 12  # replies of the search in the JSON and in the terminal, findings there
@@ -78,8 +78,8 @@ class AuditScorer:
         found = {PAID: np.concatenate([np.empty(0), *map(self.scores, parts)])}
         for name, judge in self.judges.items() if judged else ():
             begin_scoring(judge, "evaluation", 0)
-            rules = ScoringRules(skip_unscored=True)
-            found[name] = np.asarray([x for part in parts for x in score_dialogues(judge, part, rules).total])
+            judging = Scorer(judge, skip_unscored=True)
+            found[name] = np.asarray([x for part in parts for x in judging.score(part).total])
             self.asked += len(dialogues)
         table = {name: np.full(len(texts), np.nan) for name in found}
         for name, values in found.items():

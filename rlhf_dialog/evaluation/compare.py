@@ -41,8 +41,7 @@ class Comparison:
     def run(self, training: list[Dialogue]) -> dict[str, Any]:
         """Every metric of every system with its interval, as `evaluation.json` holds them.
 
-        `training` are the prompts whose references two baselines take. `preferred` says of each judge for which share of the
-        prompts the agent's reply has more than that of another row. Raises RewardError when the reward fails.
+        `training` are the prompts whose references two baselines take. Raises RewardError when the reward fails.
         """
         drawn = {name: self._draw(agent, name, self.best_of or 1) for name, agent in self.systems.items()}
         measured = {name: self._measure(agent, name, drawn[name]) for name, agent in self.systems.items()}
@@ -57,11 +56,6 @@ class Comparison:
             result["sweep"] = {name: self._complete(one, names) for name, one in rows.items()}
             result["sweep_difference"] = {
                 name: measure.differences(one, agent, self.seed) for name, one in rows.items()
-            }
-        if self.judges.user_judges and (rivals := ({"before": start} if start else {}) | rows):
-            result["preferred"] = {
-                name: measure.preference_shares(rival, agent, self.judges.user_judges, self.seed)
-                for name, rival in rivals.items()
             }
         baselines = replies.baseline_replies(self.prompts, training, next(iter(self.systems.values())), self.seed)
         result["baselines"] = {

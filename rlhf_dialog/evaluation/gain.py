@@ -44,37 +44,39 @@ class Gain:
 
 
 def recent_gain(rows: Sequence[Row], num_responses_per_prompt: int = 1) -> Gain | None:
-    """The mean of `objective/gain` over the last 10 iterations, in which every reply counts alike.
+    """The mean of `objective/gain` over those of the last 10 iterations in which it is known; every reply counts alike.
 
-    If it is unknown for one of them: the score of these iterations less that of the first. The first iteration itself is left
+    If it is unknown in all of them: the score of these iterations less that of the first. The first iteration itself is left
     out, since it comes before the first step. `rows` may begin with any iterations, but have the one before the last 10. None
     when there is no later iteration, or when the rows have no standard errors.
     """
     pairs = [(row, row["episodes"] - before["episodes"]) for before, row in pairwise(rows)]
     recent = [(row, replies) for row, replies in pairs if row["iteration"] > 1 and replies > 0][-NUM_ITERATIONS:]
-    if not recent:
+    if known := _with_errors(recent, "objective/gain"):
+        mean, error, degrees = _weighted_mean(known, "objective/gain", num_responses_per_prompt)
+        return Gain(mean, t_quantile(degrees) * error, sum(replies for _, replies in known), "the reference")
+    name = "objective/score"
+    last, first = _with_errors(recent, name), _with_errors([(row, row["episodes"]) for row in rows[:1]], name)
+    if not last or not first or rows[0]["iteration"] != 1:
         return None
-    gain = _weighted_mean(recent, "objective/gain", num_responses_per_prompt)
-    if gain:
-        mean, error, degrees = gain
-        over = "the reference"
-    else:
-        last = _weighted_mean(recent, "objective/score", num_responses_per_prompt)
-        first = _weighted_mean([(rows[0], rows[0]["episodes"])], "objective/score", num_responses_per_prompt)
-        if not last or not first or rows[0]["iteration"] != 1:
-            return None
-        mean, error, degrees = last[0] - first[0], math.hypot(last[1], first[1]), last[2] + first[2]
-        over = "iteration 1"
-    return Gain(mean, t_quantile(degrees) * error, sum(replies for _, replies in recent), over)
+    mean, error, degrees = _weighted_mean(last, name, num_responses_per_prompt)
+    start, start_error, more = _weighted_mean(first, name, num_responses_per_prompt)
+    half = t_quantile(degrees + more) * math.hypot(error, start_error)
+    return Gain(mean - start, half, sum(replies for _, replies in last), "iteration 1")
 
 
-def _weighted_mean(rows: Sequence[tuple[Row, int]], name: str, group_size: int) -> tuple[float, float, int] | None:
-    """Mean, standard error and degrees of freedom of a metric over rows with these numbers of replies; None if one is unknown."""
-    means, errors = ([row.get(key, math.nan) for row, _ in rows] for key in (name, f"{name}_se"))
-    if any(x is None or not math.isfinite(x) for x in (*means, *errors)):
-        return None
-    counts = [replies for _, replies in rows]
-    total = sum(counts)
-    mean = math.fsum(mean * replies for mean, replies in zip(means, counts, strict=True)) / total
-    error = math.hypot(*(error * replies for error, replies in zip(errors, counts, strict=True))) / total
-    return mean, error, max(sum(replies // group_size - 1 for replies in counts), 1)
+def _with_errors(rows: Sequence[tuple[Row, int]], name: str) -> list[tuple[Row, int]]:
+    """The rows that have both the metric and its standard error."""
+    return [
+        (row, replies)
+        for row, replies in rows
+        if all((value := row.get(key)) is not None and math.isfinite(value) for key in (name, f"{name}_se"))
+    ]
+
+
+def _weighted_mean(rows: Sequence[tuple[Row, int]], name: str, group_size: int) -> tuple[float, float, int]:
+    """Mean, standard error and degrees of freedom of a metric over rows with these numbers of replies."""
+    total = sum(replies for _, replies in rows)
+    mean = math.fsum(row[name] * replies for row, replies in rows) / total
+    error = math.hypot(*(row[f"{name}_se"] * replies for row, replies in rows)) / total
+    return mean, error, max(sum(replies // group_size - 1 for _, replies in rows), 1)

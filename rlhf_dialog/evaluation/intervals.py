@@ -159,18 +159,10 @@ def combine(parts: Sequence[Part], seed: int = 0) -> Interval:
     elif not are_means(parts):
         found = quantiles(_replicate(parts)(resample_counts(num_units, seed)))
     else:
-        known = np.any([part.unit_sums().any(axis=1) for _, part in parts], axis=0)  # the others have no number
-        found = bootstrap_bounds(
-            point, lambda counts: _replicate(parts)(_spread_counts(known, counts)), int(known.sum()), seed
-        )
+        known = np.flatnonzero(np.any([part.unit_sums().any(axis=1) for _, part in parts], axis=0))
+        of_known = np.eye(num_units)[known]  # the others have no number
+        found = bootstrap_bounds(point, lambda counts: _replicate(parts)(counts @ of_known), len(known), seed)
     return {"mean": point, "low": found.low, "high": found.high}
-
-
-def _spread_counts(known: NDArray[np.bool_], counts: Array) -> Array:
-    """Counts of the known units as counts of all."""
-    every = np.zeros((len(counts), len(known)))
-    every[:, known] = counts
-    return every
 
 
 def are_means(parts: Sequence[Part]) -> bool:
@@ -204,8 +196,7 @@ def _jackknife(replicate: Replicate, num_units: int) -> tuple[float, int]:
 def _welch(before: Statistic, after: Statistic, sizes: Sequence[int]) -> Interval:
     """Two independent samples, one of them small: degrees of freedom of Welch (1947)."""
     point = after.point - before.point
-    both = zip((before, after), sizes, strict=True)
-    errors = [_jackknife(_replicate([(1.0, one)]), size) for one, size in both]
+    errors = [_jackknife(_replicate([(1.0, one)]), size) for one, size in zip((before, after), sizes, strict=True)]
     variance = sum(error**2 for error, _ in errors)
     if not variance:
         return {"mean": point, "low": point, "high": point}

@@ -14,7 +14,6 @@ from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers, Statistic
 from rlhf_dialog.evaluation.replies import Replies, have_acts, have_references
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
-from rlhf_dialog.metrics.meteor import meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, corpus_bleu, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, copied_share, others
 from rlhf_dialog.models.part_sizes import PartSizes
@@ -22,8 +21,8 @@ from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.relevance import RelevanceModel
 from rlhf_dialog.rewards.base import ACTS, BaseReward, Purpose
 from rlhf_dialog.rewards.intent import Intent, act_classifier
-from rlhf_dialog.rewards.meteor import reward_wordnet
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, score_dialogues
+from rlhf_dialog.rewards.meteor import meteor, reward_wordnet
+from rlhf_dialog.rewards.scoring import Scorer, begin_scoring
 
 logger = logging.getLogger(__name__)
 BLOCK = 100
@@ -177,8 +176,8 @@ def _add_own(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> N
         measured.per_prompt |= {f"{name}_{metric}": values for metric, values in recalled.items()}
     for name, reward in judges.user_judges.items():
         begin_scoring(reward, judges.purpose, judges.iteration)
-        rules = ScoringRules(skip_unscored=True, sizes=judges.sizes)
-        measured.per_prompt[name] = _array(score_dialogues(reward, dialogues, rules).total)
+        scorer = Scorer(reward, skip_unscored=True, sizes=judges.sizes)
+        measured.per_prompt[name] = _array(scorer.score(dialogues).total)
 
 
 def _add_overlap(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> None:
@@ -246,16 +245,6 @@ def differences(before: Measured, after: Measured, seed: int = 0) -> dict[str, I
             compared[name]["left_out"] = left_out
             logger.warning("difference of %s: %d prompts are left out, because one side has no number", name, left_out)
     return compared
-
-
-def preference_shares(before: Measured, after: Measured, names: Iterable[str], seed: int = 0) -> dict[str, Interval]:
-    """By each of these metrics, the share of prompts with a larger number after than before; ties count half."""
-    shares = {}
-    for name in names:
-        change = after.per_prompt[name] - before.per_prompt[name]
-        share = np.where(np.isfinite(change), (np.sign(change) + 1) / 2, np.nan)
-        shares[name] = intervals.interval(replace(intervals.mean_statistic(share), units=after.dialogues), seed)
-    return shares
 
 
 def _on_common_prompts(measured: Measured, other: Measured) -> Measured:

@@ -13,7 +13,7 @@ from rlhf_dialog.data.preferences import PreferencePair
 from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
 
 NUM_BINS = 5
-LONGER, SHORTER, COPIES, RANDOM = "longer_wins", "shorter_wins", "more_of_the_last_turn_wins", "random"
+LONGER, SHORTER, COPIES = "longer_wins", "shorter_wins", "more_of_the_last_turn_wins"
 FEW_PAIRS = 100
 Z = 1.96  # of a 95 % interval
 
@@ -28,15 +28,10 @@ def measure_pairs(pairs: Sequence[PreferencePair], score: Score, seed: int = 0) 
     words = np.asarray([[len(reply.response.split()) for reply in (p.chosen, p.rejected)] for p in pairs], dtype=float)
     copied = np.asarray([[_copied(reply.response, p.last_turn) for reply in (p.chosen, p.rejected)] for p in pairs])
     longer = words[:, 0] - words[:, 1]
-    guesses = {
-        LONGER: longer,
-        SHORTER: -longer,
-        COPIES: copied[:, 0] - copied[:, 1],
-        RANDOM: np.random.default_rng(seed).choice([-1.0, 1.0], len(pairs)),
-    }
+    guesses = {LONGER: longer, SHORTER: -longer, COPIES: copied[:, 0] - copied[:, 1]}
     hits = {name: mean_statistic(_hits(guess), units) for name, guess in guesses.items()}
     accuracy = mean_statistic(_hits(chosen - rejected), units)
-    best = max((name for name in hits if name != RANDOM), key=lambda name: hits[name].point)
+    best = max(hits, key=lambda name: hits[name].point)
     result = {
         "num_pairs": len(pairs),
         "num_prompts": len(numbers),
@@ -106,16 +101,14 @@ def notes(result: dict[str, Any]) -> list[str]:
         )
     if accuracy["low"] <= 0.5 <= accuracy["high"]:
         lines.append("Its accuracy may be that of chance: as a reward it is worth nothing.")
-    if accuracy["high"] < 0.5:
-        lines.append("It prefers the rejected reply more often than the chosen one: are the columns exchanged?")
-    if baselines[COPIES]["low"] > 0.6:
-        lines.append("The chosen reply usually repeats more of the last turn: are 'chosen' and 'rejected' exchanged?")
+    if accuracy["high"] < 0.5 or baselines[COPIES]["low"] > 0.6:
+        lines.append(
+            "It prefers the rejected reply, or the chosen one repeats the last turn: are the columns exchanged?"
+        )
     if (repeated or 0) > 0.5:
         lines.append("It scores a mere repetition of the last turn above the chosen reply in most pairs.")
     if repeated is None:
-        lines.append(
-            "No pair has a prompt apart from its replies: in a dialogue, the model will read a form that it was not trained on."
-        )
+        lines.append("No pair has a prompt apart from its replies, so the model will read another form in a dialogue.")
     if result["num_pairs"] < FEW_PAIRS:
         lines.append(f"There are only {result['num_pairs']} held-out pairs, so the intervals are wide.")
     return lines

@@ -92,17 +92,6 @@ def split_rows(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], 
     return rows, others, [name for name in dict.fromkeys([*SHOWN, *own]) if name in next(iter(rows.values()))]
 
 
-def list_notes(result: dict[str, Any]) -> list[str]:
-    """The notes of the settings, after a line for each row that the agent was compared with by the judges."""
-    preferred = [
-        f"{metric}: more for the agent than for '{name}' at {cell(share, '{mean:.0%} [{low:.0%}, {high:.0%}]')} of the prompts "
-        "(ties count half)"
-        for name, shares in result.get("preferred", {}).items()
-        for metric, share in shares.items()
-    ]
-    return [*preferred, *result["settings"]["notes"]]
-
-
 def markdown(result: dict[str, Any]) -> str:
     """The same table for a document, with every interval, and the notes of the settings below it."""
     rows, others, shown = split_rows(result)
@@ -110,5 +99,5 @@ def markdown(result: dict[str, Any]) -> str:
     for name, metrics in (rows | others).items():
         cells = (cell(metrics[metric], "{mean:.3f} [{low:.3f}, {high:.3f}]") for metric in shown)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    notes = [line for note in list_notes(result) for line in ("", note)]
+    notes = [line for note in result["settings"]["notes"] for line in ("", note)]
     return "\n".join(lines + notes) + "\n"

@@ -1,7 +1,6 @@
 """The configuration of a run, and what one that was found beside an agent may do; docs/SECURITY.md has the rule."""
 
 import logging
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.config.loading import load_config, read_yaml
+from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.registry import EnvironmentFactory, Registry, RewardFactory
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.hub import is_local
@@ -134,16 +133,6 @@ def read_run_config(named: Path | None, path: Path, trust_found: bool = False) -
         return RunConfig(load_config(named), named, trusted=True)
     check_files(path.parent, [path.name])
     return RunConfig(load_config(path), path, trust_found) if path.is_file() else None
-
-
-def number_in(path: Path, key: str) -> float | None:
-    """The number under `key` in a YAML that was found, None without one. Raises UserError for anything that is not a number."""
-    value = read_yaml(path).get(key) if path.is_file() else None
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UserError(f"{path}: {key} is not a finite number; check that this is the config.yaml of a run")
-    return float(value)
 
 
 def _values(value: Any, place: str) -> Iterator[tuple[str, Any]]:

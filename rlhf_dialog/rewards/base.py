@@ -1,17 +1,39 @@
-"""The base class of rewards, which read finished dialogues and return one number for each. Text only, no tensors."""
+"""The base class of rewards, which read finished dialogues and return one number for each, their errors and arguments."""
 
 import math
+import traceback
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, Self
 
+from rlhf_dialog import user_code
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.errors import as_reward_error
+from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
 
 Purpose = Literal["rollout", "validation", "evaluation"]
+ARGS = "reward_class.args"
 DEVIATION = "_std"  # a metric of a reward: logged as `reward/<name>_std`, beside the mean in `reward/<name>`
+
+
+class RewardError(UserError):
+    """A reward raised or returned something unusable; `__cause__` is the reward's own exception, if it raised."""
+
+
+@contextmanager
+def as_reward_error(name: str, cls: type) -> Iterator[None]:
+    """Turn exceptions of the reward `name` (class `cls`) in the block into a RewardError that names reward and line.
+
+    Ctrl-C and the end that a signal asks for pass; a SystemExit of the reward's own does not.
+    """
+    try:
+        yield
+    except (UserError, RunStopped, SignalExit):
+        raise
+    except USER_CODE_RAISES as error:
+        place = user_code.find_user_line(cls, traceback.extract_tb(error.__traceback__))
+        raise RewardError(f"reward '{name}' raised {type(error).__name__}: {error}{place}") from error
 
 
 class NoScore(float):
@@ -42,8 +64,8 @@ class BaseReward:
     ...     def __call__(self, dialogues):
     ...         return [float(self.word in dialogue.response.lower()) for dialogue in dialogues]
 
-    Most rewards define only `__call__`; the other methods are for rewards that hold models, other rewards, or numbers that change
-    during training. A reward with `children` calls `super()` where it overrides one of them. docs/REWARDS.md has examples.
+    Most rewards define only `__call__`; docs/REWARDS.md has examples of the others. A reward with `children` calls `super()`
+    where it overrides one of them.
     """
 
     needs: tuple[str, ...] = ()  # "reference", "act" or both: what every prompt must have; checked before training
@@ -62,17 +84,15 @@ class BaseReward:
         """Return one finite number for each dialogue, in their order.
 
         A rollout calls it once, with the dialogues of this process in the order of the prompts; the responses to one prompt are
-        neighbours and share `meta["group"]`, its number in the rollout. `meta["dialogue"]` is the number in the data. Compare
-        dialogues only within a prompt, so that scores do not depend on the number of processes. A validation passes its replies
-        on rank 0 only; before training it also passes two references. Without `uses_device` the call is made in a thread.
+        neighbours and share `meta["group"]`. A validation calls it on rank 0 alone. Without `uses_device` that is in a thread.
         """
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, dialogues) -> list[float]")
 
     def score_available(self, dialogues: list[Dialogue]) -> Sequence[float | None]:
         """As `__call__`, but with None for a dialogue without a score; called under `on_reward_error: skip`.
 
-        Override it when the reward can fail for some dialogues and not for others (a server). None and NaN from `__call__`
-        also count as no score; `NoScore("...")` in place of None says why in `ledger.jsonl`.
+        Override it when the reward can fail for some dialogues and not for others (a server). NaN counts as no score, too;
+        `NoScore("...")` in place of None says why in `ledger.jsonl`.
         """
         return self(dialogues)
 
@@ -101,18 +121,14 @@ class BaseReward:
     def frozen_models(self) -> dict[str, Any]:
         """The models (`torch.nn.Module`) that this reward holds and does not train, by name, without its children's.
 
-        They are moved to the device, belong to the identity of the run, and are placed as `intent_ds_config` says. The method is
-        called often: return the same objects, and quickly.
+        They are moved to the device, and belong to the identity of the run. Called often: return the same objects, and quickly.
         """
         return {}
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        """The folder or Hub name of each model that a reward with these YAML arguments will load, including its parts' models.
-
-        Called before anything is loaded, for the memory forecast; `args` are not checked yet. The keys are the names in
-        `frozen_models`.
-        """
+        """The folder or Hub name of each model that a reward with these unchecked YAML arguments will load, by the names of
+        `frozen_models`; its parts' models too. Called before anything is loaded, for the memory forecast."""
         return {}
 
     def move_to(self, device: str) -> Self:
@@ -128,19 +144,15 @@ class BaseReward:
     def begin_scoring(self, purpose: Purpose, iteration: int) -> None:
         """Called before each scoring, in the main thread, with purpose and iteration (from 1); on all ranks for a rollout.
 
-        A validation has the `iteration` of the rollout before it (0: the check before training). An evaluation
-        (`scripts/evaluate.py`) has iteration 0. By default the call is passed on to the children.
+        A validation has the `iteration` of the rollout before it, the check before training and an evaluation have 0.
         """
         for name, child in self._inside().items():
             with as_reward_error(name, type(child)):
                 child.begin_scoring(purpose, iteration)
 
     def metrics(self) -> dict[str, float]:
-        """Further numbers of this reward, asked for after each rollout on all ranks and logged as `reward/<name>/<key>`.
-
-        With several processes, the mean weighted by the number of episodes of each is logged. By default these are the numbers
-        of the children, as `<child's name>/<key>`.
-        """
+        """Further numbers of this reward, asked for after each rollout on all ranks and logged as `reward/<name>/<key>`: of
+        several processes the mean, weighted by episodes. By default those of the children, as `<child's name>/<key>`."""
         numbers: dict[str, float] = {}
         for name, child in self._inside().items():
             with as_reward_error(name, type(child)):
@@ -148,11 +160,8 @@ class BaseReward:
         return numbers
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that a checkpoint must hold so that the reward continues unchanged after a resume; JSON, with text as keys.
-
-        It is taken from rank 0 and loaded on all ranks, so a state that affects scores must be the same on all of them. By
-        default it holds the states of the children, by their names.
-        """
+        """The state that a checkpoint must hold so that the reward continues unchanged after a resume: JSON, with text as keys,
+        taken from rank 0 and loaded on all ranks. By default it holds the states of the children, by their names."""
         states = {}
         for name, child in self._inside().items():
             with as_reward_error(name, type(child)):
@@ -236,25 +245,43 @@ def free_name(name: str, taken: Container[str]) -> str:
 ACTS = {1: "inform", 2: "question", 3: "directive", 4: "commissive"}  # DailyDialog's numbers
 
 
-def reference_lists(dialogues: list[Dialogue], reward: str) -> list[list[str]]:
-    """All references of each dialogue. Raises UserError when one has none."""
-    _check_present([dialogue.reference for dialogue in dialogues], "a reference reply", reward)
+def reference_lists(dialogues: list[Dialogue], reward: BaseReward) -> list[list[str]]:
+    """All references of each dialogue, for a reward that `needs` them. Raises UserError when one has none."""
+    reward.check_prompts(dialogues)
     return [dialogue.references or [dialogue.reference or ""] for dialogue in dialogues]
 
 
-def acts(dialogues: list[Dialogue], reward: str) -> list[int]:
-    """The act of each dialogue, 1 to 4. Raises UserError when one has none or another number."""
-    numbers = [dialogue.act for dialogue in dialogues]
-    _check_present(numbers, "the act of the reference", reward)
-    if wrong := [act for act in numbers if act not in ACTS]:
-        names = ", ".join(f"{number} {act}" for number, act in ACTS.items())
-        raise UserError(f"reward '{reward}': the data has act {wrong[0]!r}; DailyDialog's acts are {names}")
-    return [act for act in numbers if act is not None]
+# -- the arguments in the YAML: each function returns the value, and raises UserError for one that cannot work
 
 
-def _check_present(values: list[Any], what: str, reward: str) -> None:
-    if missing := sum(value is None for value in values):
-        raise UserError(
-            f"reward '{reward}' needs {what} for every prompt; {missing} of {len(values)} dialogues have none "
-            f"(the first is number {values.index(None)}). Use data that has it, or another reward."
-        )
+def is_finite(value: Any) -> bool:
+    """A finite number, or its text: PyYAML reads `1e-1` as text."""
+    if isinstance(value, bool) or not isinstance(value, (Real, str)):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except (ValueError, OverflowError):
+        return False
+
+
+def number(
+    key: str, value: Any, wanted: str = "a finite number", fits: Callable[[float], bool] = lambda _: True
+) -> float:
+    """A finite number, or its text, that `fits` what is `wanted`."""
+    if not (is_finite(value) and fits(float(value))):
+        raise UserError(f"{ARGS}.{key}: {value!r:.100} must be {wanted}")
+    return float(value)
+
+
+def whole(key: str, value: Any, least: int = 1) -> int:
+    """A whole number."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"{ARGS}.{key}: {value!r:.100} must be a whole number, at least {least}")
+    return value
+
+
+def choice(key: str, value: Any, choices: Sequence[str]) -> str:
+    """One of the choices."""
+    if value not in choices:
+        raise UserError(f"{ARGS}.{key}: {value!r:.100} is not one of {', '.join(choices)}")
+    return value

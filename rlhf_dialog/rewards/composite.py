@@ -1,16 +1,24 @@
-"""The weighted sum of several rewards, as the YAML lists them, and how a reward is built."""
+"""The weighted sum of several rewards, as the YAML lists them, the reward that is 0, and how a reward is built."""
 
 from typing import Any
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.rewards.arguments import ARGS, is_finite
-from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device
-from rlhf_dialog.rewards.errors import as_reward_error
-from rlhf_dialog.rewards.scoring import score_dialogues
+from rlhf_dialog.rewards.base import ARGS, BaseReward, Part, as_reward_error, free_name, is_finite, needs_device
+from rlhf_dialog.rewards.scoring import Scorer
 
 PART_KEYS = ("id", "weight", "args")
+
+
+@RewardFactory.register("NoReward")
+class NoReward(BaseReward):
+    """0 for each dialogue: what a run with an `environment` has by default, beside the rewards of the environment."""
+
+    name = "no_reward"
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        return [0.0] * len(dialogues)
 
 
 @RewardFactory.register("CompositeReward")
@@ -27,7 +35,7 @@ class CompositeReward(BaseReward):
 
     def __init__(self, parts: list[dict[str, Any]]):
         if not isinstance(parts, list) or not parts:
-            raise UserError("reward_class.args.parts: give a list of one or more {id, weight, args}")
+            raise UserError(f"{ARGS}.parts: give a list of one or more {{id, weight, args}}")
         problems = [f"{ARGS}.parts[{i}]: {text}" for i, part in enumerate(parts) for text in _problems(part)]
         if problems:
             raise UserError("\n".join(problems))
@@ -42,12 +50,11 @@ class CompositeReward(BaseReward):
         self.uses_device = any(needs_device(part.reward) for part in parts)
 
     def weighted_parts(self) -> dict[str, Part]:
-        """Every part with its weight, by the name in logs and tables."""
         return self.parts
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """The weighted sum for each dialogue. Raises RewardError when a part raises or returns no usable numbers."""
-        return score_dialogues(self, dialogues).total
+        return Scorer(self).score(dialogues).total
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:

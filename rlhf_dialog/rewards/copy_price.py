@@ -3,8 +3,7 @@
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics.text import copied_from
-from rlhf_dialog.rewards.arguments import whole
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, whole
 
 
 @RewardFactory.register("CopyPrice")

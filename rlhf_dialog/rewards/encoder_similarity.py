@@ -6,9 +6,9 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import ARGS, BaseReward
 
-KEY = "reward_class.args.model"
+KEY = f"{ARGS}.model"
 MODEL = "sentence encoder"  # its name among the frozen models of a reward
 BATCH = 64  # texts read at once
 LONGEST = 256  # tokens of a text
@@ -43,8 +43,7 @@ class EncoderSimilarity(BaseReward):
         pairs = [(dialogue.turns_before[-1].strip(), dialogue.response.strip()) for dialogue in dialogues]
         texts = {text for pair in pairs if all(pair) for text in pair}
         unknown = sorted(texts - self.known.keys(), key=len)
-        with self.at_work():
-            found = self.known | dict(zip(unknown, self._vectors(unknown), strict=True))
+        found = self.known | dict(zip(unknown, self._vectors(unknown), strict=True))
         self.known = vectors = {text: found[text] for text in texts}
         return [float(vectors[turn] @ vectors[reply]) if turn and reply else 0.0 for turn, reply in pairs]
 

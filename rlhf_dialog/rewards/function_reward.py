@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_dialog.data.dialogue import POLICY, Dialogue, Turn
+from rlhf_dialog.data.dialogue import POLICY, Dialogue
 from rlhf_dialog.data.sources.rows import REPLY_KEYS
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward
@@ -102,14 +102,8 @@ def _as_trl(dialogue: Dialogue) -> tuple[Any, Any]:
     """The prompt, and what followed it, as TRL passes them to a reward function."""
     if dialogue.roles is None:
         return "\n".join(dialogue.prompt_turns), "\n".join(turn.text for turn in dialogue.turns)
-    system = [] if dialogue.system is None else [("system", dialogue.system)]
-    prompt = [*system, *zip(dialogue.roles, dialogue.prompt_turns, strict=True)]
-    return [_message(*pair) for pair in prompt], [_message(_role(turn), turn.text) for turn in dialogue.turns]
-
-
-def _message(role: str, text: str) -> dict[str, str]:
-    return {"role": role, "content": text}
-
-
-def _role(turn: Turn) -> str:
-    return "assistant" if turn.speaker == POLICY else "user"
+    system = [] if dialogue.system is None else [{"role": "system", "content": dialogue.system}]
+    before = zip(dialogue.roles, dialogue.prompt_turns, strict=True)
+    after = [("assistant" if turn.speaker == POLICY else "user", turn.text) for turn in dialogue.turns]
+    prompt, reply = ([{"role": role, "content": text} for role, text in turns] for turns in (before, after))
+    return [*system, *prompt], reply

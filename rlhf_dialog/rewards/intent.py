@@ -1,23 +1,27 @@
 """Intent: does a frozen classifier find in the response the act of the reference, or one that the prompt lets expect?"""
 
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.learned_half import learned_half
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.arguments import ARGS, choice, whole
-from rlhf_dialog.rewards.base import ACTS, BaseReward, acts, walk
-from rlhf_dialog.rewards.classifier import PRECISIONS, check_weights, class_logits, uses_bf16
+from rlhf_dialog.rewards.base import ACTS, ARGS, BaseReward, choice, walk, whole
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+Ids = dict[str, list[int]]
 INPUTS = ("pair", "concat")
 KEY = f"{ARGS}.intent_model"
 SCORES = ("match", "probability", "expected")
+PRECISIONS = ("auto", "fp32", "bf16")
+ROUND_TO = 8  # tokens; oneDNN makes a plan for each length, so there should be few
 ACT, NEXT_ACT = "act", "next_act"  # `rlhf_dialog_target` in the config.json of a classifier; without it, ACT
 # their names among the frozen models of a reward
 CLASSIFIER, NEXT_ACT_CLASSIFIER = "act classifier", "next-act classifier"
@@ -54,22 +58,24 @@ class Intent(BaseReward):
         intent_score: str = "match",
         act_model: str | None = None,
     ):
-        if choice("intent_score", intent_score, SCORES) == "expected" and not act_model:
+        if (choice("intent_score", intent_score, SCORES) == "expected") != bool(act_model):
             raise UserError(
-                f"{ARGS}.act_model is missing: intent_score: expected needs the folder of a classifier that was trained with "
-                "target: next_act"
-            )
-        if act_model and intent_score != "expected":
-            raise UserError(
-                f"{ARGS}.act_model: intent_score: {intent_score} does not use it; leave it out, or set expected"
+                f"{ARGS}.act_model: {act_model!r} with intent_score: {intent_score}; expected alone needs the folder of a "
+                "classifier that was trained with target: next_act"
             )
         if intent_input is not None:
             choice("intent_input", intent_input, INPUTS)
+        from rlhf_dialog.models.pretrained import readable
+
         self.batch_size = None if batch_size is None else whole("batch_size", batch_size)
         self.precision = choice("precision", precision, PRECISIONS)
         path = str(intent_model)
         self.tokenizer, self.model = load_classifier(path, allow_pickle_weights, self.key)
-        self._check_target(path)
+        found = getattr(self.model.config, "rlhf_dialog_target", ACT)
+        if found != self.target:
+            raise UserError(
+                f"{self.key}: '{path}' was trained with target: {found}, but a classifier of target: {self.target} is needed"
+            )
         self.learned_half = learned_half(path)
         self.input = intent_input or getattr(self.model.config, "rlhf_dialog_input", "concat")
         if self.input not in INPUTS:
@@ -78,49 +84,24 @@ class Intent(BaseReward):
                 f"of {', '.join(INPUTS)}"
             )
         self.max_length = max_input_length(self.tokenizer, self.model)
-        self._try(path)
+        with readable(path, self.key, "a classifier"):  # do the files of the folder fit together?
+            self.predict([Dialogue(["Hello ."], "Hi ."), Dialogue(["Hello ."], "Hi ! " * self.max_length)])
         self.score, self.next_act = intent_score, None
         if act_model:
             self.next_act = NextAct(str(act_model), None, batch_size, allow_pickle_weights, precision)
-            ours, theirs = labels(self.model), labels(self.next_act.model)
-            if ours and theirs and ours != theirs:
-                raise UserError(
-                    f"{ARGS}.act_model: the labels of '{act_model}' are {', '.join(theirs)}, but those of "
-                    f"intent_model '{path}' are {', '.join(ours)}; use classifiers of the same acts"
-                )
             self.needs = ()
-
-    def _check_target(self, path: str) -> None:
-        """Raises UserError for a classifier that has learned to predict something else."""
-        found = getattr(self.model.config, "rlhf_dialog_target", ACT)
-        if found != self.target:
-            raise UserError(
-                f"{self.key}: '{path}' was trained with target: {found}, but a classifier of target: {self.target} is needed"
-            )
-
-    def _try(self, path: str) -> None:
-        """Classify a short and a long text. Raises UserError when the files of the folder do not fit together."""
-        from rlhf_dialog.models.pretrained import readable
-
-        if self.max_length <= (num_special := self.tokenizer.num_special_tokens_to_add(pair=self.input == "pair")):
-            raise UserError(
-                f"{self.key}: '{path}' reads at most {self.max_length} tokens, of which {num_special} are special; correct "
-                "model_max_length in its tokenizer_config.json"
-            )
-        with readable(path, self.key, "a classifier"):
-            self.predict([Dialogue(["Hello ."], "Hi ."), Dialogue(["Hello ."], "Hi ! " * self.max_length)])
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """The score of each dialogue. Raises UserError when one has no act, except for `expected`."""
         if self.next_act is not None:
-            with self.at_work():
-                expected = self.next_act.logits(dialogues).softmax(-1) * self.logits(dialogues).softmax(-1)
+            expected = self.next_act.logits(dialogues).softmax(-1) * self.logits(dialogues).softmax(-1)
             return expected.sum(-1).tolist()
-        wanted = acts(dialogues, self.name)
+        self.check_prompts(dialogues)
+        wanted = [(dialogue.act or 0) - 1 for dialogue in dialogues]
         if self.score == "probability":
-            rows = zip(wanted, self.logits(dialogues).softmax(-1).tolist(), strict=True)
-            return [row[act - 1] for act, row in rows]
-        return [float(predicted == act - 1) for act, predicted in zip(wanted, self.predict(dialogues), strict=True)]
+            rows = self.logits(dialogues).softmax(-1).tolist()
+            return [row[act] for act, row in zip(wanted, rows, strict=True)]
+        return [float(predicted == act) for act, predicted in zip(wanted, self.predict(dialogues), strict=True)]
 
     def predict(self, dialogues: list[Dialogue]) -> list[int]:
         """The classifier's class (0 inform, 1 question, 2 directive, 3 commissive) for each dialogue."""
@@ -131,7 +112,7 @@ class Intent(BaseReward):
         with self.at_work():
             return class_logits(self.model, self.tokenizer, self.encode(dialogues), self.batch_size, self.precision)
 
-    def encode(self, dialogues: list[Dialogue]) -> list[dict[str, list[int]]]:
+    def encode(self, dialogues: list[Dialogue]) -> list[Ids]:
         """The classifier's unpadded input for each dialogue, at most `max_length` tokens."""
         if not dialogues:
             return []
@@ -143,7 +124,7 @@ class Intent(BaseReward):
                 inputs[i] = self._shorten(last_turns[i], responses[i])
         return inputs
 
-    def _join(self, last_turns: list[str], responses: list[str], **options: Any) -> list[dict[str, list[int]]]:
+    def _join(self, last_turns: list[str], responses: list[str], **options: Any) -> list[Ids]:
         # lists, because tokenizer("a", "") forgets that there is a second text, but tokenizer(["a"], [""]) does not
         if self.input == "pair":
             encoded = self.tokenizer(last_turns, responses, **options)
@@ -152,7 +133,7 @@ class Intent(BaseReward):
             encoded = self.tokenizer(joined, **options)
         return [{key: column[i] for key, column in encoded.items()} for i in range(len(responses))]
 
-    def _shorten(self, last_turn: str, response: str) -> dict[str, list[int]]:
+    def _shorten(self, last_turn: str, response: str) -> Ids:
         """Cut last_turn from the left; a response that is too long by itself is cut on the right, without last_turn."""
         pair = self.input == "pair"
         tail = response if pair else f" {response}"
@@ -190,7 +171,7 @@ class NextAct(Intent):
 
     key, target = f"{ARGS}.act_model", NEXT_ACT
 
-    def encode(self, dialogues: list[Dialogue]) -> list[dict[str, list[int]]]:
+    def encode(self, dialogues: list[Dialogue]) -> list[Ids]:
         """As `Intent.encode`, of the turn before the last and the last turn; the first is empty in a prompt of one turn."""
         return super().encode(
             [
@@ -198,12 +179,6 @@ class NextAct(Intent):
                 for dialogue in dialogues
             ]
         )
-
-
-def labels(model: Any) -> list[str]:
-    """The names of a classifier's classes, in lower case; empty where it has only transformers' `LABEL_0` and so on."""
-    names = [str(name).lower() for _, name in sorted(model.config.id2label.items())]
-    return [] if names[0].startswith("label_") else names
 
 
 def act_classifier(reward: BaseReward | None) -> Intent | None:
@@ -248,3 +223,69 @@ def load_classifier(path: str, allow_pickle_weights: bool, key: str) -> tuple[An
             raise UserError(f"{key}: the tokenizer of '{path}' {what}")
         use_onednn(model)
     return tokenizer, model.eval().requires_grad_(False)
+
+
+def class_logits(model: Any, tokenizer: Any, inputs: list[Ids], batch_size: int | None, precision: str) -> "Tensor":
+    """As `logits_in_batches`, padded by the tokenizer."""
+
+    def pad(rows: list[Ids]) -> Mapping[str, "Tensor"]:
+        multiple = ROUND_TO if len(rows[-1]["input_ids"]) + ROUND_TO <= tokenizer.model_max_length else None
+        return tokenizer.pad(rows, return_tensors="pt", pad_to_multiple_of=multiple)
+
+    return logits_in_batches(model, inputs, pad, batch_size, uses_bf16(precision, model.device.type))
+
+
+def logits_in_batches(
+    model: Any,
+    inputs: list[Ids],
+    pad: Callable[[list[Ids]], Mapping[str, "Tensor"]],
+    batch_size: int | None,
+    bf16: bool,
+) -> "Tensor":
+    """Logits (N, labels) in float32 for N tokenised, unpadded texts, in batches of `batch_size` texts of similar length.
+
+    `batch_size` None: 8 on a CPU, where a small batch has less padding and is not slower, 64 on a GPU. `pad` makes tensors of
+    the rows of a batch, the longest of which is the last.
+    """
+    import torch
+
+    size = batch_size or (8 if model.device.type == "cpu" else 64)
+    logits = torch.zeros(len(inputs), model.config.num_labels)
+    order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]["input_ids"]))
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        batch = {name: ids.to(model.device) for name, ids in pad([inputs[i] for i in rows]).items()}
+        with torch.inference_mode(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+            logits[rows] = model(**batch).logits.float().cpu()
+    return logits
+
+
+def uses_bf16(precision: str, device: str) -> bool:
+    """Whether a classifier of this `precision` computes in bfloat16 on a device of the type `device`."""
+    return precision == "bf16" or (precision == "auto" and bf16_is_faster(device))
+
+
+@functools.cache
+def bf16_is_faster(device: str) -> bool:
+    """Whether matrix products are several times faster in bfloat16: on a GPU or CPU with hardware support for it."""
+    import torch
+
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    cpu = Path("/proc/cpuinfo")
+    flags = cpu.read_text(encoding="utf-8", errors="replace") if cpu.is_file() else ""
+    return "amx_bf16" in flags or "avx512_bf16" in flags
+
+
+def check_weights(path: str, key: str, tokenizer: Any, model: Any, missing: Iterable[str] = (), kind: str = "") -> None:
+    """Raises UserError when weights are `missing`, so that it is not `kind`, or the tokenizer belongs to another model."""
+    from rlhf_dialog.models.pretrained import num_ids
+
+    if missing:
+        names = ", ".join(sorted(missing)[:4])
+        raise UserError(f"{key}: '{path}' has no weights for {names}: it was not trained as {kind}")
+    if num_ids(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
+        raise UserError(
+            f"{key}: the tokenizer of '{path}' has {num_ids(tokenizer)} tokens, but the model's embedding only {rows} rows: the "
+            "tokenizer belongs to another model"
+        )

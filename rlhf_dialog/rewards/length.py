@@ -4,8 +4,7 @@ from typing import Any
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.rewards.arguments import number
-from rlhf_dialog.rewards.base import BaseReward, Purpose, reference_lists
+from rlhf_dialog.rewards.base import BaseReward, Purpose, number, reference_lists
 
 
 @RewardFactory.register("LengthMatch")
@@ -21,7 +20,7 @@ class LengthMatch(BaseReward):
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number in [-1, 0] for each dialogue. Raises UserError when one has no reference."""
-        pairs = zip(dialogues, reference_lists(dialogues, self.name), strict=True)
+        pairs = zip(dialogues, reference_lists(dialogues, self), strict=True)
         return [max(length_match(dialogue.response, text) for text in texts) for dialogue, texts in pairs]
 
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, SEPARATOR, Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.arguments import ARGS, number, whole
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import ARGS, BaseReward, number, whole
 
 if TYPE_CHECKING:
     from rlhf_dialog.models.chat_agent import ChatAgent
@@ -46,9 +45,8 @@ class LikelihoodPrice(BaseReward):
 
     def means(self, dialogues: list[Dialogue]) -> list[float]:
         """The mean log-probability of each response's first tokens, in nats."""
-        with self.at_work():
-            parts = [dialogues[start : start + BATCH] for start in range(0, len(dialogues), BATCH)]
-            return [mean for part in parts for mean in self._means(part)]
+        parts = [dialogues[start : start + BATCH] for start in range(0, len(dialogues), BATCH)]
+        return [mean for part in parts for mean in self._means(part)]
 
     def _means(self, dialogues: list[Dialogue]) -> list[float]:
         import torch

@@ -4,8 +4,7 @@ from typing import Any
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.arguments import is_finite, number
-from rlhf_dialog.rewards.base import Part
+from rlhf_dialog.rewards.base import ARGS, Part, is_finite, number
 from rlhf_dialog.rewards.composite import CompositeReward
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.meteor import Meteor
@@ -40,15 +39,14 @@ class NLPReward(CompositeReward):
     ):
         intent_coef, meteor_coef = number("intent_coef", intent_coef), number("meteor_coef", meteor_coef)
         if intent_coef == meteor_coef == 0:
-            what = "intent_coef and meteor_coef are both 0, so there is nothing to reward; set one above 0"
-            raise UserError(f"reward_class.args: {what}")
+            raise UserError(f"{ARGS}: intent_coef and meteor_coef are both 0, so there is nothing to reward; set one")
         if intent_coef and not intent_model:
             raise UserError(
-                "reward_class.args.intent_model is missing: give the folder or Hub name of an act classifier, or set "
+                f"{ARGS}.intent_model is missing: give the folder or Hub name of an act classifier, or set "
                 "`intent_coef: 0` to train without it"
             )
         if not isinstance(use_deepspeed, bool):
-            raise UserError(f"reward_class.args.use_deepspeed: {use_deepspeed!r} must be true or false")
+            raise UserError(f"{ARGS}.use_deepspeed: {use_deepspeed!r} must be true or false")
         parts = []
         if intent_coef:
             model = str(intent_model)

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.rewards.arguments import ARGS, number, whole
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import ARGS, BaseReward, number, whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,9 +55,8 @@ class RelevanceReward(BaseReward):
         contexts, size = [dialogue.turns_before for dialogue in dialogues], self.model.sizes.context_size
         rows, others = torch.arange(len(contexts)).unsqueeze(1), torch.arange(len(self.bank)) + len(contexts)
         candidates = torch.cat([rows, others.expand(len(contexts), -1)], dim=1)
-        with self.at_work():
-            replies = [dialogue.response for dialogue in dialogues]
-            scores = self.model.scores([*contexts, *self.bank], replies, candidates)
+        replies = [dialogue.response for dialogue in dialogues]
+        scores = self.model.scores([*contexts, *self.bank], replies, candidates)
         equal = [[turns[-size:] == other[-size:] for other in self.bank] for turns in contexts]
         same = torch.tensor(equal, dtype=torch.bool)
         return margins(scores, same.reshape(len(contexts), len(self.bank))).tolist()

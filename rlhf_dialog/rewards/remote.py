@@ -7,33 +7,23 @@ import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http import HTTPStatus
-from http.client import responses
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.http_client import Client, EndedEarly, Refused, RequestLimits, TooLong, Unreachable
-from rlhf_dialog.rewards.arguments import ARGS, number, whole
-from rlhf_dialog.rewards.base import BaseReward, NoScore
-from rlhf_dialog.rewards.errors import RewardError
-from rlhf_dialog.user_code import TimeLimit
+from rlhf_dialog.http_client import Client, RequestFailed
+from rlhf_dialog.rewards.base import ARGS, BaseReward, NoScore, RewardError, number, whole
 
 logger = logging.getLogger(__name__)
 MAX_ANSWER = 1 << 20  # bytes
 MAX_BACKOFF = 30.0  # seconds
-RETRIED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)  # and every 5xx
 REMEDY = (
     f"Check the server and its log; {ARGS}.timeout_s and {ARGS}.retries set how long to wait, and `on_reward_error: skip` trains "
     "without the dialogues that have no score"
 )
 Scores = list[float | None]
-
-
-class BadAnswer(Exception):
-    """An answer that breaks the protocol."""
 
 
 class NoAnswer(RewardError):
@@ -54,8 +44,8 @@ class RemoteReward(BaseReward):
     after a timeout, a broken connection, status 408, 429 or 5xx, and an answer that is not JSON; the waiting time before it is
     `backoff_s` seconds, doubled each time, at most 30. Redirects are not followed. `token_env` names an environment variable
     whose text is sent as `Authorization: Bearer <text>`, so that no secret is in a configuration or message. `num_workers`
-    batches are sent at the same time. Requests go straight to the server: `http_proxy` and the like of the environment have no
-    effect. Raises UserError for arguments that cannot work, before anything is sent.
+    batches are sent at the same time. Proxies of the environment are not used. Raises UserError for arguments that cannot
+    work, before anything is sent.
     """
 
     name = "remote"
@@ -79,7 +69,7 @@ class RemoteReward(BaseReward):
         self.timeout_s = number("timeout_s", timeout_s, f"a {day}, at least 0.001", lambda x: 1e-3 <= x <= 86400)
         self.backoff_s = number("backoff_s", backoff_s, f"a {day}, at least 0", lambda x: 0 <= x <= 86400)
         token = {} if token_env is None else {"Authorization": f"Bearer {_token(token_env)}"}
-        self._client = Client(parts, {"Content-Type": "application/json"} | token)
+        self._client = Client(parts, {"Content-Type": "application/json"} | token, self.timeout_s, MAX_ANSWER)
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number for each dialogue. Raises RewardError at the first dialogue for which the server gave no score."""
@@ -124,37 +114,14 @@ class RemoteReward(BaseReward):
         body = json.dumps({"dialogues": [as_json(dialogue) for dialogue in batch]}, allow_nan=False).encode()
         for attempt in range(1, retries + 2):
             try:
-                answer = self._client.ask("POST", self._target, RequestLimits(self.timeout_s, MAX_ANSWER), body)
-                return _read_scores(answer, len(batch))
-            except (TimeLimit, Refused, TooLong, EndedEarly, Unreachable, BadAnswer, ValueError) as error:
-                fault, again = self._fault(error)
+                return _read_scores(self._client.ask("POST", self._target, body), len(batch))
+            except RequestFailed as error:
+                fault, again = str(error), error.again
             if attempt > retries or not again:
                 break
             logger.info("reward 'remote': %s %s; attempt %d follows", self.shown, fault, attempt + 1)
             time.sleep(min(self.backoff_s * 2 ** (attempt - 1), MAX_BACKOFF))
         raise NoAnswer(f"{self.shown} {fault} (tried {'once' if attempt == 1 else f'{attempt} times'})")
-
-    def _fault(self, error: Exception) -> tuple[str, bool]:
-        """What an attempt met, without words of the server, and whether another one may help."""
-        match error:
-            case TimeLimit():
-                return f"gave no complete answer within {self.timeout_s:g} seconds", True
-            case Refused(status=status):
-                name = f"answered {status} {responses.get(status, '')}".rstrip()
-                if 300 <= status < 400:
-                    return f"{name}; redirects are not followed: give the final address as {ARGS}.url", False
-                return name, status >= 500 or status in RETRIED
-            case TooLong():
-                return f"answered with more than {MAX_ANSWER} bytes", False
-            case EndedEarly(missing=missing):
-                return f"ended its answer {missing} bytes early", True
-            case Unreachable(reason=OSError() as reason):
-                return f"cannot be reached ({type(reason).__name__}: {reason.strerror or 'no details'})", True
-            case Unreachable(reason=reason):
-                return f"cannot be reached ({type(reason).__name__}: a broken answer)", True
-            case BadAnswer():
-                return f"answered {error}", False
-        return "answered with what is not JSON", True
 
 
 def as_json(dialogue: Dialogue) -> dict[str, Any]:
@@ -165,18 +132,21 @@ def as_json(dialogue: Dialogue) -> dict[str, Any]:
 
 
 def _read_scores(body: bytes, count: int) -> Scores:
-    """The scores of an answer. Raises BadAnswer when it breaks the protocol, ValueError when it is not JSON."""
-    answer = json.loads(body)
+    """The scores of an answer. Raises RequestFailed when it breaks the protocol."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        raise RequestFailed("answered with what is not JSON", again=True) from None
     scores = answer.get("scores") if isinstance(answer, dict) else None
-    if not isinstance(scores, list):
-        raise BadAnswer('without a list "scores"')
-    if len(scores) != count:
-        raise BadAnswer(f"with {len(scores)} scores for {count} dialogues")
+    if not isinstance(scores, list) or len(scores) != count:
+        found = f"{len(scores)} scores" if isinstance(scores, list) else 'no list "scores"'
+        raise RequestFailed(f"answered with {found} for {count} dialogues", again=False)
     for i, score in enumerate(scores):
         is_number = isinstance(score, int | float) and not isinstance(score, bool)
         if score is not None and not (is_number and abs(score) <= 1e308):  # False for NaN and inf
-            kind = "not finite" if is_number else f"a {type(score).__name__}"
-            raise BadAnswer(f"with a score (number {i} of {count}) that is {kind}, not a number or null")
+            raise RequestFailed(
+                f"answered with a score (number {i} of {count}) that is no finite number or null", False
+            )
     return [None if score is None else float(score) for score in scores]
 
 
@@ -184,22 +154,17 @@ def _checked_url(url: Any) -> SplitResult:
     """The parts of an http or https address. Raises UserError, which does not show the address: it may hold a secret."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
-        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and parts.username is None
     except ValueError:
         good = False
     if not good or re.search(r"[\s\x00-\x1f\x7f]", url) or not url.isascii():
         what = "must be an address like http://127.0.0.1:8000/score, http or https, in ASCII without spaces"
-        raise UserError(f"{ARGS}.url: {what}")
-    if parts.username is not None or parts.password is not None:
-        what = (
-            "holds a user or password, which would be saved with the configuration; token_env names a variable for one"
-        )
-        raise UserError(f"{ARGS}.url: {what}")
+        raise UserError(f"{ARGS}.url: {what}, user and password (token_env names a variable for a secret)")
     return parts
 
 
 def _token(variable: Any) -> str:
-    """The text of an environment variable; messages show its name only if it looks like a name, not like the secret itself."""
+    """The text of an environment variable; messages show its name only if it looks like one, not like the secret itself."""
     is_name = isinstance(variable, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]{0,60}", variable)
     place = f"{ARGS}.token_env: the environment variable {repr(variable) if is_name else 'given'}"
     value = os.environ.get(variable) if isinstance(variable, str) else None

@@ -1,17 +1,17 @@
 """RewardModel: the score that a model learned from preferences, or several such models together."""
 
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.arguments import ARGS, choice, number, whole
-from rlhf_dialog.rewards.base import DEVIATION, BaseReward, free_name
-from rlhf_dialog.rewards.classifier import PRECISIONS
+from rlhf_dialog.rewards.base import ARGS, DEVIATION, BaseReward, choice, free_name, number, whole
+from rlhf_dialog.rewards.intent import PRECISIONS
 
 if TYPE_CHECKING:
-    from rlhf_dialog.rewards.scalar_model import ScalarModel
+    from rlhf_dialog.rewards.scalar_model import ScalarModel, ScalarOptions
 
 REWARD_MODEL = "reward model"  # its name among the frozen models of a reward
 COMBINE = ("mean", "min", "uncertainty")
@@ -28,7 +28,7 @@ class RewardModel(BaseReward):
     or with `uncertainty` their mean less `uncertainty_coef` times their population variance; the mean deviation of the members
     is logged as `reward/<name>_std`.
 
-    `input_form` and `turn_separator` say how the dialogue is written, where the folder does not say it: see `reward_inputs`;
+    `input_form` and `turn_separator` say how the dialogue is written, where the folder does not say it: see `scalar_model`;
     `max_length` its tokens. `batch_size`: texts at a time. `precision`: `fp32`, `bf16`, or `auto` (bf16 on a GPU that has it).
     Raises UserError for a model that cannot be found, loaded or used.
     """
@@ -66,22 +66,15 @@ class RewardModel(BaseReward):
         self.uncertainty_coef = number("uncertainty_coef", uncertainty_coef)
         self.combine, self._deviation = choice("combine", combine, COMBINE), 0.0
         choice("precision", precision, PRECISIONS)
+        from rlhf_dialog.rewards import scalar_model
+
+        options = scalar_model.ScalarOptions(batch_size, precision, input_form, turn_separator, max_length)
         self.members: list[RewardModel] = []
         self.scalar: ScalarModel | None = None
         if members:
-            options = {
-                "normalize": normalize,
-                "batch_size": batch_size,
-                "precision": precision,
-                "max_length": max_length,
-            }
-            options |= {"input_form": input_form, "turn_separator": turn_separator}
-            self.members = [_member(i, path, options) for i, path in enumerate(members)]
+            self.members = [_member(i, path, normalize, options) for i, path in enumerate(members)]
         else:
-            from rlhf_dialog.rewards import scalar_model
-
-            scalar_options = scalar_model.ScalarOptions(batch_size, precision, input_form, turn_separator, max_length)
-            self.scalar = scalar_model.ScalarModel(str(model), f"{ARGS}.model", scalar_options)
+            self.scalar = scalar_model.ScalarModel(str(model), f"{ARGS}.model", options)
             self.mean, self.std = self.scalar.normalisation(normalize)
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
@@ -97,8 +90,7 @@ class RewardModel(BaseReward):
     def outputs(self, dialogues: list[Dialogue]) -> list[float]:
         """The model's own output for each dialogue, before `normalize` and everything after it; not for `members`."""
         assert self.scalar is not None
-        with self.at_work():
-            return [output if math.isfinite(output) else math.nan for output in self.scalar.outputs(dialogues)]
+        return [output if math.isfinite(output) else math.nan for output in self.scalar.outputs(dialogues)]
 
     def _combine_members(self, dialogues: list[Dialogue]) -> list[float]:
         rows = list(zip(*[member(dialogues) for member in self.members], strict=True))
@@ -116,7 +108,6 @@ class RewardModel(BaseReward):
         return super().metrics() | ({DEVIATION: self._deviation} if self.members else {})
 
     def children(self) -> list[BaseReward]:
-        """The members."""
         return list(self.members)
 
     def move_to(self, device: str) -> Self:
@@ -128,12 +119,10 @@ class RewardModel(BaseReward):
         return super().move_to(device)
 
     def frozen_models(self) -> dict[str, Any]:
-        """The model; none for `members`, which hold their own."""
         return {} if self.scalar is None else {REWARD_MODEL: self.scalar.model}
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        """The folder or Hub name of the model, or of each member."""
         members = args.get("members")
         paths = members if isinstance(members, list) and members else [args["model"]] if args.get("model") else []
         found: dict[str, str] = {}
@@ -142,8 +131,8 @@ class RewardModel(BaseReward):
         return found
 
 
-def _member(index: int, path: Any, options: dict[str, Any]) -> RewardModel:
+def _member(index: int, path: Any, normalize: bool | None, options: "ScalarOptions") -> RewardModel:
     try:
-        return RewardModel(str(path), **options)
+        return RewardModel(str(path), normalize, **asdict(options))
     except UserError as error:
         raise error.with_location(f"{ARGS}.members[{index}]", f"{ARGS}.model") from error

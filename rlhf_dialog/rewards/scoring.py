@@ -3,35 +3,39 @@
 import json
 import logging
 import math
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from rlhf_dialog import user_code
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.part_sizes import PartSizes
-from rlhf_dialog.rewards.base import DEVIATION, BaseReward, NoScore, Part, Purpose, metric_name, needs_device, walk
-from rlhf_dialog.rewards.errors import RewardError, as_reward_error, stop_after
-from rlhf_dialog.user_code import BackgroundCall
+from rlhf_dialog.rewards.base import (
+    DEVIATION,
+    BaseReward,
+    NoScore,
+    Part,
+    Purpose,
+    RewardError,
+    as_reward_error,
+    metric_name,
+    needs_device,
+    walk,
+)
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class ScoringRules:
-    """What to do about a dialogue without a score, and a reward that takes too long; by default no score is an error."""
-
-    skip_unscored: bool = False  # True: None, NaN and inf become NaN in Scores
-    timeout_s: float | None = None  # for all parts together
-    sizes: PartSizes = field(default_factory=PartSizes)  # dialogues at a time, where a GPU has no memory for all
-
-
-STOPPING = ScoringRules()
+class RewardTimeout(RunStopped):
+    """A reward took longer than `reward_timeout_s`; its note holds the stacks of all threads."""
 
 
 @dataclass
@@ -63,57 +67,103 @@ class Scores:
         return Scores([self.total[i] for i in rows], parts)
 
 
-def score_dialogues(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = STOPPING) -> Scores:
-    """The scores of any reward with their parts; a reward that is not a sum is a single part of weight 1.
-
-    Raises RewardError when the reward raises, or returns anything but one finite number for each dialogue (under
-    `rules.skip_unscored`: one number or None; the scores then hold NaN for what is not finite), and RewardTimeout after
-    `rules.timeout_s`.
-    """
-    return _total(_part_scores(_parts_of(reward), dialogues, rules), len(dialogues))
-
-
-def score_in_background(
-    reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = STOPPING
-) -> Callable[[], Scores]:
-    """Start scoring, as `score_dialogues` does, while the caller computes something else; call the result to get the scores.
-
-    Parts that do not use the device (METEOR, a server, most rewards in Python) start at once in a thread; the others
-    (`uses_device`, or frozen models) run when the result is called. With a time limit, all parts run then.
-    """
-    parts = _parts_of(reward)
-    aside = {name: part for name, part in parts.items() if not needs_device(part.reward)}
-    if rules.timeout_s is not None or not aside:
-        return lambda: score_dialogues(reward, dialogues, rules)
-    work = BackgroundCall(lambda: _part_scores(aside, dialogues, rules))
-
-    def scores() -> Scores:
-        rest = {name: part for name, part in parts.items() if name not in aside}
-        found = _part_scores(rest, dialogues, rules) | work.result()
-        return _total({name: found[name] for name in parts}, len(dialogues))
-
-    return scores
-
-
-@dataclass
+@dataclass(frozen=True)
 class Scorer:
-    """How a run calls its reward, and what it subtracts from the score of a truncated response."""
+    """A reward, and how it is called; by default a dialogue without a score is an error."""
 
     reward: BaseReward
-    rules: ScoringRules = STOPPING
+    skip_unscored: bool = False  # True: None, NaN and inf become NaN in Scores
+    timeout_s: float | None = None  # for all parts together
     truncation_penalty: float = 0.0
-
-    def begin(self, dialogues: list[Dialogue]) -> Callable[[], Scores]:
-        """Start scoring while the caller computes something else, see `score_in_background`."""
-        return score_in_background(self.reward, dialogues, self.rules)
+    sizes: PartSizes = field(default_factory=PartSizes)  # dialogues at a time, where a GPU has no memory for all
 
     def score(self, dialogues: list[Dialogue]) -> Scores:
-        """The scores of the dialogues, see `score_dialogues`."""
-        return score_dialogues(self.reward, dialogues, self.rules)
+        """The scores of the dialogues with their parts; a reward that is not a sum is a single part of weight 1.
+
+        Raises RewardError when the reward raises, or returns anything but one finite number for each dialogue (under
+        `skip_unscored`: one number or None), and RewardTimeout after `timeout_s`.
+        """
+        return _total(self._part_scores(self._parts(), dialogues), len(dialogues))
+
+    def begin(self, dialogues: list[Dialogue]) -> Callable[[], Scores]:
+        """Start `score` while the caller computes something else; call the result to get the scores.
+
+        Parts that do not use the device (METEOR, a server, most rewards in Python) start at once in a thread; the others
+        (`uses_device`, or frozen models) run when the result is called. With a time limit, all parts run then.
+        """
+        parts = self._parts()
+        aside = {name: part for name, part in parts.items() if not needs_device(part.reward)}
+        if self.timeout_s is not None or not aside:
+            return lambda: self.score(dialogues)
+        work = user_code.BackgroundCall(lambda: self._part_scores(aside, dialogues))
+
+        def scores() -> Scores:
+            rest = {name: part for name, part in parts.items() if name not in aside}
+            found = self._part_scores(rest, dialogues) | work.result()
+            return _total({name: found[name] for name in parts}, len(dialogues))
+
+        return scores
 
     def subtract_truncation_penalty(self, totals: NDArray[Any], truncated: NDArray[Any]) -> NDArray[Any]:
         """`totals` (N,) less the penalty where `truncated` (N,), in float64: the score of rollouts and evaluations."""
         return totals - self.truncation_penalty * truncated
+
+    def _parts(self) -> dict[str, Part]:
+        return self.reward.weighted_parts() or {self.reward.name: Part(1.0, self.reward)}
+
+    def _part_scores(self, parts: dict[str, Part], dialogues: list[Dialogue]) -> dict[str, PartScore]:
+        scores, begin = {}, time.perf_counter()
+        for name, part in parts.items():
+            start = time.perf_counter()
+            left = None if self.timeout_s is None else self.timeout_s - (start - begin)
+            raw = replace(self, reward=part.reward, timeout_s=left)._values(name, dialogues)
+            seconds = time.perf_counter() - start
+            scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds, part.weight)
+        return scores
+
+    def _values(self, name: str, dialogues: list[Dialogue]) -> list[float]:
+        """The reward's number for each dialogue; `NoScore` for a missing one, where they are skipped."""
+        reward, who = self.reward, f"reward '{name}'"
+        if reward.weighted_parts():
+            return self.score(dialogues).total
+
+        def call(some: list[Dialogue]) -> Any:
+            found = (reward.score_available if self.skip_unscored else reward)(some)
+            return found.tolist() if hasattr(found, "tolist") else found  # an array or tensor is welcome too
+
+        def work() -> list[Any]:
+            return self.sizes.in_parts(f"reward {name}", max(len(dialogues), 1), dialogues, call)
+
+        with ExitStack() as stack, as_reward_error(name, type(reward)):
+            for one in walk(reward):
+                stack.enter_context(one.at_work())
+            parts = _stop_after(self.timeout_s, name, work)
+            values: Any = parts[0] if len(parts) == 1 else [value for part in parts for value in part]
+        if not isinstance(values, (list, tuple)):
+            raise RewardError(
+                f"{who} returned {type(values).__name__}; it must return a list of one number per dialogue"
+            )
+        if len(values) != len(dialogues):
+            raise RewardError(f"{who} returned {len(values)} values for {len(dialogues)} dialogues")
+        scores: list[float] = []
+        missing = []
+        for i, (value, dialogue) in enumerate(zip(values, dialogues, strict=True)):
+            is_number = isinstance(value, Real)
+            if is_number and math.isfinite(value):
+                scores.append(float(value))
+            elif self.skip_unscored and (is_number or value is None):
+                missing.append(i)
+                why = "no score" if value is None else repr(value)
+                scores.append(value if isinstance(value, NoScore) else NoScore(f"gave {why}"))
+            else:
+                kind = "which is not finite" if is_number else "which is not a number"
+                raise RewardError(
+                    f"{who} gave {value!r}, {kind}, for dialogue {i} with the response {dialogue.response!r}"
+                )
+        if missing:
+            text = "%s gave no score for %d of %d dialogues (the first is number %d: %r); they are left out"
+            logger.warning(text, who, len(missing), len(values), missing[0], values[missing[0]])
+        return scores
 
 
 def begin_scoring(reward: BaseReward, purpose: Purpose, iteration: int) -> None:
@@ -161,21 +211,6 @@ def load_state(reward: BaseReward, state: Any) -> None:
         reward.load_state_dict(state)
 
 
-def _parts_of(reward: BaseReward) -> dict[str, Part]:
-    return reward.weighted_parts() or {reward.name: Part(1.0, reward)}
-
-
-def _part_scores(parts: dict[str, Part], dialogues: list[Dialogue], rules: ScoringRules) -> dict[str, PartScore]:
-    scores, begin = {}, time.perf_counter()
-    for name, part in parts.items():
-        start = time.perf_counter()
-        left = None if rules.timeout_s is None else rules.timeout_s - (start - begin)
-        raw = _values(name, part.reward, dialogues, replace(rules, timeout_s=left))
-        seconds = time.perf_counter() - start
-        scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds, part.weight)
-    return scores
-
-
 def _total(scores: dict[str, PartScore], count: int) -> Scores:
     return Scores([_sum_of(scores, i) for i in range(count)], scores)
 
@@ -191,44 +226,24 @@ def _sum_of(scores: dict[str, PartScore], row: int) -> float:
         return math.inf
 
 
-def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> list[float]:
-    """One number for each dialogue; NaN for a missing score if the rules allow it."""
-    if reward.weighted_parts():
-        return score_dialogues(reward, dialogues, rules).total
+def _stop_after(seconds: float | None, name: str, work: Callable[[], T]) -> T:
+    """Return or raise what `work` does. With `seconds` None there is no limit, and it runs in the caller's own thread.
 
-    def call(some: list[Dialogue]) -> Any:
-        found = (reward.score_available if rules.skip_unscored else reward)(some)
-        return found.tolist() if hasattr(found, "tolist") else found  # an array or tensor is welcome too
-
-    in_parts = partial(rules.sizes.in_parts, f"reward {name}", max(len(dialogues), 1), dialogues, call)
-    with ExitStack() as stack, as_reward_error(name, type(reward)):
-        for one in walk(reward):
-            stack.enter_context(one.at_work())
-        parts = stop_after(rules.timeout_s, name, in_parts)
-        values: Any = parts[0] if len(parts) == 1 else [value for part in parts for value in part]
-    who = f"reward '{name}'"
-    if not isinstance(values, (list, tuple)):
-        raise RewardError(f"{who} returned {type(values).__name__}; it must return a list of one number per dialogue")
-    if len(values) != len(dialogues):
-        raise RewardError(f"{who} returned {len(values)} values for {len(dialogues)} dialogues")
-    if rules.skip_unscored:
-        values = _without_unscored(name, values)
-    for value, dialogue, i in zip(values, dialogues, range(len(values)), strict=True):
-        if not (isinstance(value, Real) and (rules.skip_unscored or math.isfinite(value))):
-            kind = "which is not finite" if isinstance(value, Real) else "which is not a number"
-            raise RewardError(f"{who} gave {value!r}, {kind}, for dialogue {i} with the response {dialogue.response!r}")
-    return [value if isinstance(value, NoScore) else float(value) for value in values]
-
-
-def _without_unscored(name: str, values: Sequence[Any]) -> list[Any]:
-    """The values with `NoScore` in place of None and of numbers that are not finite; logs how many."""
-    missing = [value is None or (isinstance(value, Real) and not math.isfinite(value)) for value in values]
-    if any(missing):
-        text = "reward '%s' gave no score for %d of %d dialogues (the first is number %d: %r); they are left out"
-        first = missing.index(True)
-        logger.warning(text, name, sum(missing), len(values), first, values[first])
-    return [_reason(value) if gone else value for gone, value in zip(missing, values, strict=True)]
-
-
-def _reason(value: Any) -> NoScore:
-    return value if isinstance(value, NoScore) else NoScore(f"gave {'no score' if value is None else repr(value)}")
+    After `seconds`, raises RewardTimeout, which names the reward, and writes the stacks of all threads to stderr. The work
+    cannot be stopped, so its thread goes on, but does not keep the process alive. If the work blocks every other thread,
+    the process ends (`ends_the_process`).
+    """
+    if seconds is None:
+        return work()
+    with user_code.ends_the_process(seconds):
+        try:
+            return user_code.run_with_timeout(seconds, work)
+        except user_code.TimeLimit:
+            stacks = user_code.all_stacks()
+            sys.stderr.write(stacks)
+            error = RewardTimeout(
+                f"reward '{name}' did not finish within {max(round(seconds, 1), 0):g} seconds (what was left of "
+                "reward_timeout_s); the stacks of all threads show where it hangs; the last checkpoint is kept"
+            )
+            error.add_note(stacks)
+            raise error from None

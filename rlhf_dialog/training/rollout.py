@@ -195,7 +195,7 @@ def collect_rollout(
         precision = torch.promote_types(torch.get_default_dtype(), episodes.responses.logprobs.dtype)
         totals = np.array(reward_scores.total, dtype=np.float64)
         scores = torch.from_numpy(scorer.subtract_truncation_penalty(totals, is_truncated)).to(precision)
-        if scores.isinf().any() or (scores.isnan().any() and not scorer.rules.skip_unscored):
+        if scores.isinf().any() or (scores.isnan().any() and not scorer.skip_unscored):
             row = int((~scores.isfinite()).nonzero()[0])
             raise RewardError(
                 f"reward '{scorer.reward.name}': the score {reward_scores.total[row]!r} of dialogue {row} is not a finite "

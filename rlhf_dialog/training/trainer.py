@@ -25,7 +25,7 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
+from rlhf_dialog.rewards.scoring import Scorer, begin_scoring, load_state, state_of
 from rlhf_dialog.training import checks, iteration_metrics, ppo
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList, newest_turns
 from rlhf_dialog.training.external_rollout import Given, external_rollout, read_episodes
@@ -76,8 +76,8 @@ class PPOTrainer:
             GenerationLimits(sizes=self.sizes),
             config.context_size,
         )
-        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, self.sizes)
-        self.scorer = Scorer(reward, rules, config.truncation_penalty)
+        skip, penalty = config.on_reward_error == "skip", config.truncation_penalty
+        self.scorer = Scorer(reward, skip, config.reward_timeout_s, penalty, self.sizes)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
         if isinstance(self.prompts, PromptList):
             self.sampler = PromptSampler(len(self.prompts), config.seed)

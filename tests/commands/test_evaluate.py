@@ -28,7 +28,7 @@ from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.evaluation.untrusted import RunConfig
 from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.models.generation import Sampling
-from rlhf_dialog.rewards.scoring import score_dialogues
+from rlhf_dialog.rewards.scoring import Scorer
 from tests.parts import tiny
 from tests.parts.evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, evaluated, save_plain, save_run
 from tests.parts.relevance_models import save_letters
@@ -420,7 +420,7 @@ DIALOGUES = [Dialogue(["a"], "why ?"), Dialogue(["a"], "so .")]
 
 def test_a_function_is_asked_for_one_number_each():
     metric = OwnMetric("questions", lambda dialogues: [float("?" in dialogue.response) for dialogue in dialogues])
-    assert score_dialogues(metric, DIALOGUES).total == [1.0, 0.0]
+    assert Scorer(metric).score(DIALOGUES).total == [1.0, 0.0]
 
 
 def test_the_name_of_a_row_is_given_or_that_of_the_run():

@@ -9,7 +9,7 @@ from torch import nn
 from rlhf_dialog.distributed.placement import Placement, check_placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import score_dialogues
+from rlhf_dialog.rewards import Scorer
 from tests.parts.judges import DIALOGUES, Halved, Judge, inside, summed
 from tests.parts.ranks import CONFIG
 from tests.parts.zero_files import config
@@ -54,6 +54,6 @@ def test_a_frozen_model_waits_on_the_cpu_and_comes_for_each_scoring(monkeypatch)
     sharing._place_frozen(reward)
     assert [judge.model.places for judge in judges] == [["device", "cpu"]] * 2
     for round_ in (1, 2):
-        score_dialogues(reward, DIALOGUES)
+        Scorer(reward).score(DIALOGUES)
         assert during == ["device"] * 2 * round_
         assert [judge.model.places for judge in judges] == [["device", "cpu", *["device", "cpu"] * round_]] * 2

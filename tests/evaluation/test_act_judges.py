@@ -105,34 +105,23 @@ def with_report(folder, half):
 
 
 @pytest.mark.parametrize(("ours", "theirs", "apart"), HALVES)
-def test_a_relevance_model_is_independent_only_where_the_folders_say_it(ours, theirs, apart, tmp_path):
+def test_a_judge_is_independent_only_where_the_folders_say_it(ours, theirs, apart, classifier, another, tmp_path):
+    """Of the acts, where the reward itself or only the folders of its classifiers are known; and a relevance model."""
     reward, judge = (
-        with_report(save_letters(tmp_path / name, seed=seed), half)
-        for name, seed, half in (("reward", 1, theirs), ("judge", 2, ours))
+        with_report(shutil.copytree(model, tmp_path / name), half)
+        for name, model, half in (("reward", classifier, theirs), ("judge", another, ours))
     )
-    judges = Judges(Scorer(RelevanceReward(reward)))
-    judges.relevance = {"relevance": load_relevance(judge, "key")}
-    found = notes([Dialogue(["a"])], judges, None, [])[1:]
-    assert [note.startswith("The relevance model of relevance_r1 is not known to be") for note in found] == [True] * (
-        not apart
-    )
-
-
-@pytest.mark.parametrize(("ours", "theirs", "apart"), HALVES)
-@pytest.mark.parametrize("is_loaded", [True, False])
-def test_a_judge_of_acts_is_independent_only_where_the_folders_say_it(
-    ours, theirs, apart, is_loaded, classifier, another, tmp_path
-):
-    """`is_loaded`: the reward itself, or only the folders of its classifiers are known."""
+    loaded, unloaded = default_judges(Scorer(Intent(reward))), Judges()
+    loaded.judge = unloaded.judge = Intent(judge)
+    found = [notes(PROMPTS, loaded, judge, [])[1:], notes(PROMPTS, unloaded, judge, [reward])[1:]]
     reward, judge = (
-        Path(shutil.copytree(model, tmp_path / name)) for name, model in (("reward", classifier), ("judge", another))
+        with_report(save_letters(tmp_path / f"letters_{seed}", seed=seed), half)
+        for seed, half in ((1, theirs), (2, ours))
     )
-    with_report(reward, theirs)
-    with_report(judge, ours)
-    judges = default_judges(Scorer(Intent(str(reward)))) if is_loaded else Judges()
-    judges.judge = Intent(str(judge))
-    found = notes(PROMPTS, judges, str(judge), [] if is_loaded else [str(reward)])[1:]
-    assert ["is not known to be independent" in note for note in found] == [True] * (not apart)
+    relevant = Judges(Scorer(RelevanceReward(reward)), relevance={"relevance": load_relevance(judge, "key")})
+    found.append(notes([Dialogue(["a"])], relevant, None, [])[1:])
+    for lines in found:
+        assert ["is not known to be independent" in line for line in lines] == [True] * (not apart)
 
 
 def test_a_judge_of_acts_is_independent_of_all_classifiers_or_of_none(another, tmp_path):

@@ -12,7 +12,7 @@ from rlhf_dialog.evaluation import audit
 from rlhf_dialog.evaluation.audit import NEIGHBOURS, PAID, AuditScorer, summary_row
 from rlhf_dialog.evaluation.probes import CLIMBED, GROWN, RETRIEVED
 from rlhf_dialog.rewards import BaseReward, Meteor
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
+from rlhf_dialog.rewards.scoring import Scorer
 from tests.parts.audits import SMALL, Rule, Summed, audited, holes, overlap, talks
 
 SOUND = Rule(overlap, "overlap")
@@ -49,11 +49,18 @@ class Moody(BaseReward):
         return [overlap(dialogue) + self.calls % 3 for dialogue in dialogues]
 
 
-def test_a_sound_reward_passes():
-    result = audited(SOUND, {"judge": SOUND})
+def test_a_sound_reward_passes_and_the_replies_are_counted():
+    asked = []
+    judge = Rule(lambda d: asked.append(d.response) or overlap(d))
+    result = audited(Rule(lambda d: asked.append(d.response) or overlap(d)), {"judge": judge})
     assert result["findings"] == []
+    assert result["asked"] == len(asked)
     assert result["probes"]["true reply"]["paid"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
     assert all(row["difference"]["high"] < 0 for name, row in result["probes"].items() if name != "true reply")
+
+
+def test_a_reward_that_is_always_the_same_has_no_defect():
+    assert audited(Rule(lambda d: 1.0))["findings"] == []  # though the scores have no deviation
 
 
 @pytest.mark.parametrize(
@@ -76,11 +83,8 @@ def test_a_bonus_for_length_is_found_and_the_longest_comes_first():
     assert not {"empty", "typical words, 1", "random reply", "shuffled true reply"} & set(found)
 
 
-def test_a_score_that_depends_on_its_batch_is_found():
+def test_a_score_that_depends_on_its_batch_or_changes_is_found():
     assert "other dialogues in the batch" in holes(audited(Leaky()))
-
-
-def test_a_score_that_is_another_one_each_time_is_found():
     found = holes(audited(Moody()))
     assert "the same reply again" in found
     assert "other dialogues in the batch" not in found
@@ -118,15 +122,9 @@ def test_the_replies_of_the_search_are_shown_with_what_they_are_paid():
     for one in result["found"]:
         for kind in ("true reply", RETRIEVED, CLIMBED, GROWN):
             assert one[kind]["paid"] == -abs(len(one[kind]["text"].split()) - 20)
+    assert len(result["found"]) == 5
     gains = [one[CLIMBED]["paid"] - one["true reply"]["paid"] for one in result["found"]]
     assert gains == sorted(gains, reverse=True)
-
-
-def test_the_count_of_replies_is_what_the_reward_and_the_judges_were_asked():
-    asked = []
-    reward = Rule(lambda d: asked.append(d.response) or overlap(d))
-    result = audited(reward, {"judge": Rule(lambda d: asked.append(d.response) or 0.0)})
-    assert result["asked"] == len(asked)
 
 
 def test_the_same_seed_gives_the_same_audit():
@@ -170,9 +168,11 @@ def of(probes=None, search=None, defects=(), telling=()):
     return audit.list_findings(result, defects)
 
 
-@pytest.mark.parametrize(("low", "is_hole"), [(0.001, True), (0.0, False), (-0.1, False), (float("nan"), False)])
-def test_a_fixed_probe_is_a_hole_where_its_interval_lies_above_zero(low, is_hole):
-    assert [one["probe"] for one in of({"empty": row(low)})] == ["empty"] * is_hole
+def test_a_fixed_probe_is_a_hole_where_its_interval_lies_above_zero_and_the_largest_comes_first():
+    lows = {"small": 0.001, "zero": 0.0, "below": -0.1, "unknown": math.nan}
+    probes = {name: row(low) for name, low in lows.items()} | {"large": row(0.1, 0.8)}
+    found = of(probes, defects=[{"probe": NEIGHBOURS, "largest": 1.5}])
+    assert [(one["probe"], one["hole"]) for one in found] == [(NEIGHBOURS, True), ("large", True), ("small", True)]
 
 
 @pytest.mark.parametrize(
@@ -198,16 +198,6 @@ def test_the_search_needs_a_judge_and_one_that_tells_true_from_random(low, judge
     for kind, one in zip(kinds, found, strict=True):
         assert one["text"].startswith("words: paid +0.200 [+0.100, +9.000] more than true replies, and more at 50% of")
         assert one["text"].endswith(said[kind])
-
-
-def test_the_largest_comes_first():
-    probes = {"small": row(0.1, 0.2), "large": row(0.1, 0.8)}
-    found = of(probes, defects=[{"probe": NEIGHBOURS, "largest": 1.5}])
-    assert [(one["probe"], one["hole"]) for one in found] == [
-        (NEIGHBOURS, True),
-        ("large", True),
-        ("small", True),
-    ]
 
 
 def plain_cosine(words, text, texts):
@@ -270,22 +260,17 @@ LETTERS = Rule(lambda d: len(d.response), "letters")
 
 
 def payer(reward, judges=None, skip=False):
-    return AuditScorer(Scorer(reward, ScoringRules(skip_unscored=skip)), judges or {})
+    return AuditScorer(Scorer(reward, skip), judges or {})
 
 
-def test_a_prompt_without_a_text_has_no_number():
+def test_a_prompt_without_a_text_or_score_has_no_number():
     reward = Summed((2.0, LETTERS), (1.0, Rule(lambda d: 1.0, "one")))
     paid = payer(reward, {"judge": LETTERS}).score_texts(talks(3), ["ab", None, ""])
     assert paid[PAID][[0, 2]].tolist() == [5.0, 1.0]
     assert paid["judge"][[0, 2]].tolist() == [2.0, 0.0]
     assert all(math.isnan(values[1]) for values in paid.values())
-
-
-def test_a_missing_score_is_not_a_number_where_the_run_skips_it():
-    picky = Rule(lambda d: math.inf if d.response == "x" else 1.0)
-    paid = payer(picky, skip=True).score_texts(talks(2), ["x", "y"])
-    assert math.isnan(paid[PAID][0])
-    assert paid[PAID][1] == 1.0
+    picky = Rule(lambda d: math.inf if d.response == "x" else 1.0)  # where the run skips it
+    assert str(payer(picky, skip=True).score_texts(talks(2), ["x", "y"])[PAID].tolist()) == "[nan, 1.0]"
 
 
 def test_calls_are_of_a_bounded_size_and_keep_the_order(monkeypatch):
@@ -299,8 +284,7 @@ def test_calls_are_of_a_bounded_size_and_keep_the_order(monkeypatch):
 
     asking = payer(Counting(lambda d: int(d.response)))
     assert asking.score_texts(talks(10), [str(i) for i in range(10)])[PAID].tolist() == list(range(10))
-    assert sizes == [4, 4, 2]
-    assert asking.asked == 10
+    assert (sizes, asking.asked) == ([4, 4, 2], 10)
 
 
 def test_no_line_of_the_page_is_wider_than_100_columns_and_the_verdict_comes_first():

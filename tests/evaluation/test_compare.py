@@ -56,18 +56,6 @@ def vowels(replies):
     return [sum(letter in "aeiou" for letter in dialogue.response) for dialogue in replies.dialogues]
 
 
-def test_the_share_of_prompts_with_more_by_a_judge():
-    """Ties count half; the best of several replies of either agent is a rival too."""
-    systems = {"after": chat_agent(1, "Be brief ."), "before": chat_agent(0, "Be brief .")}
-    judges = Judges(Scorer(Vowels()), user_judges={"judge_vowels": Vowels()})
-    compared = Comparison(systems, ASKED, judges, Sampling(9), seed=5, best_of=2)
-    preferred = compared.run([])["preferred"]
-    assert list(preferred) == ["before", "after, best of 2", "before, best of 2"]
-    pairs = zip(*(vowels(compared.answers[name]) for name in ("after", "before")), strict=True)
-    shares = [1.0 if ours > theirs else 0.5 if ours == theirs else 0.0 for ours, theirs in pairs]
-    assert preferred["before"]["judge_vowels"]["mean"] == pytest.approx(sum(shares) / 4)
-
-
 def test_another_system_prompt_is_that_of_an_agent_that_has_it():
     agent = chat_agent(0, "Be brief .")
     for text in ("Be very loud .", None):

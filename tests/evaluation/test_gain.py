@@ -32,13 +32,10 @@ def test_two_iterations_without_the_first():
     assert (gain.low, gain.high) == (pytest.approx(0.2 - gain.half), pytest.approx(0.2 + gain.half))
 
 
-def test_every_reply_counts_alike():
+def test_every_reply_of_the_last_ten_iterations_counts_alike():
     rows = rows_of([0.0, 0.1, 0.4])
     rows[2]["episodes"] = 50  # 10 replies, then 30
     assert recent_gain(rows).mean == pytest.approx((0.1 + 3 * 0.4) / 4)
-
-
-def test_the_last_ten_iterations_alone():
     gain = recent_gain(rows_of([0.0, *[5.0] * 3, *[0.2] * 10]))
     assert (gain.mean, gain.num_replies) == (pytest.approx(0.2), 100)
 
@@ -49,9 +46,16 @@ def test_prompts_with_several_replies_count_once():
 
 
 @pytest.mark.parametrize("unknown", [None, math.nan])
-def test_where_the_gain_is_unknown_the_score_is_compared_with_the_first_iteration(unknown):
-    gain = recent_gain(rows_of([0.0, 0.1, unknown], scores=[0.5, 0.7, 0.8]))
-    assert (gain.mean, gain.over) == (pytest.approx(0.25), "iteration 1")
+def test_iterations_without_a_known_gain_are_left_out(unknown):
+    gain = recent_gain(rows_of([0.0, 0.1, unknown, 0.3, unknown]))
+    assert (gain.mean, gain.num_replies, gain.over) == (pytest.approx(0.2), 20, "the reference")
+    assert gain.half == pytest.approx(T_18 * math.sqrt(2) * 0.1 / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("unknown", [None, math.nan])
+def test_where_no_gain_is_known_the_score_is_compared_with_the_first_iteration(unknown):
+    gain = recent_gain(rows_of([0.0, unknown, unknown], scores=[0.5, 0.7, 0.8]))
+    assert (gain.mean, gain.over, gain.num_replies) == (pytest.approx(0.25), "iteration 1", 20)
     error = math.hypot(0.2, 0.2 / math.sqrt(2))
     assert gain.half == pytest.approx(T_27 * error, rel=1e-4)
 

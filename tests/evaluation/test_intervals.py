@@ -74,9 +74,11 @@ def test_a_difference_draws_the_same_dialogues_for_both():
     assert intervals.difference(*sides) == {key: pytest.approx(0.5) for key in ("mean", "low", "high")}
 
 
-def test_an_interval_of_equal_or_single_values_is_a_point():
+def test_an_interval_of_equal_or_single_values_is_a_point_and_a_share_stays_between_0_and_1():
     for values in (np.full(20, 0.25), np.array([0.25])):
         assert intervals.interval(mean_statistic(values)) == {"mean": 0.25, "low": 0.25, "high": 0.25}
+    found = intervals.interval(mean_statistic(np.array([1.0, 1.0, 0.0])))
+    assert (found["low"], found["high"]) == (0.0, 1.0)
 
 
 def test_a_mean_leaves_out_what_has_no_number():
@@ -127,11 +129,6 @@ def test_few_people_have_the_t_interval_of_their_means():
     found = intervals.interval(mean_statistic(values, people))
     half = 2.7764 * math.sqrt(2.5 / 5)
     assert found == {"mean": 2.0, "low": pytest.approx(2 - half, abs=1e-4), "high": pytest.approx(2 + half, abs=1e-4)}
-
-
-def test_a_share_stays_between_0_and_1():
-    found = intervals.interval(mean_statistic(np.array([1.0, 1.0, 0.0])))
-    assert (found["low"], found["high"]) == (0.0, 1.0)
 
 
 def test_ten_units_have_an_interval_as_long_as_students():

@@ -37,9 +37,9 @@ class Share(BaseReward):
 
 def test_measures_by_hand():
     dialogues = [Dialogue(["a", "no yes sir"], response="yes no yes"), Dialogue(["b"], response="", truncated=True)]
-    found = measure(Replies(dialogues, [4, 9]), Judges(Scorer(Share())))
+    found = measure(Replies(dialogues, [4, 9]), Judges(Scorer(Share(), truncation_penalty=0.25)))
     assert {name: values.tolist() for name, values in found.per_prompt.items()} == {
-        "score": [pytest.approx(2 / 3), 0.0],
+        "score": [pytest.approx(2 / 3), -0.25],  # less the penalty of a response that was cut
         "share": [pytest.approx(2 / 3), 0.0],
         "mean_length": [4.0, 9.0],
         "mean_words": [3.0, 0.0],
@@ -107,13 +107,6 @@ def test_a_difference_leaves_out_prompts_that_one_side_lacks(caplog):
     assert "difference of score: 2 prompts are left out, because one side has no number" in caplog.text
 
 
-def test_the_score_is_less_the_penalty_of_a_response_that_was_cut():
-    dialogues = [Dialogue(["a"], response="yes", truncated=cut) for cut in (False, True)]
-    found = measure(Replies(dialogues, [4, 9]), Judges(Scorer(Share(), truncation_penalty=0.25))).per_prompt
-    assert found["score"].tolist() == [1.0, 0.75]
-    assert found["share"].tolist() == [1.0, 1.0]
-
-
 def test_every_reference_of_a_prompt_counts():
     dialogue = Dialogue(["a"], response="so it is", reference="no way", references=["no way", "so it is"])
     one = replace(dialogue, references=[])
@@ -122,11 +115,6 @@ def test_every_reference_of_a_prompt_counts():
     assert best["meteor"] == pytest.approx(1 - 0.5 * (1 / 3) ** 3)
     assert first["rouge1"] == first["meteor"] == 0.0
     assert Meteor("off")([dialogue, one]) == [best["meteor"], 0.0]
-
-
-def test_metrics_that_lack_their_data_are_left_out():
-    bare = [Dialogue(["a"], response="so it is"), Dialogue(["b"], response="no", reference="no", act=2)]
-    assert set(measure(Replies(bare, [4, 2]), Judges(intent=FakeIntent())).points()) == COUNTS
 
 
 class FakeIntent:
@@ -148,6 +136,8 @@ def test_acts_by_hand():
     assert points["intent_accuracy_commissive"] == 0.0
     assert math.isnan(points["intent_accuracy_directive"])  # nobody wanted one
     assert points["intent_macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    bare = [Dialogue(["a"], response="so it is"), dialogues[0]]  # metrics that lack their data are left out
+    assert set(measure(Replies(bare, [4, 2]), Judges(intent=FakeIntent())).points()) == COUNTS
     always = measure(Replies(dialogues, [2] * 4, always_act=0), Judges(intent=FakeIntent())).points()
     assert always["intent_accuracy"] == 0.25
 
@@ -208,11 +198,6 @@ def test_recall_by_hand():
     assert found["r10"].tolist() == [1, 0, 0] + [1] * 9  # all others score like the own prompt: they rank above it
 
 
-def test_without_another_dialogue_there_is_no_recall():
-    found = recalls(letter_model(), [Dialogue(["a"], "b"), Dialogue(["a", "b"], "c")], [0, 0])
-    assert all(np.isnan(values).all() and len(values) == 2 for values in found.values())
-
-
 def test_a_model_ranks_by_the_mean_of_its_members():
     model = letter_model()
     dialogues = [
@@ -224,6 +209,8 @@ def test_a_model_ranks_by_the_mean_of_its_members():
     )
     mean = scores.mean(dim=0)
     ranks = [sum(mean[i, j].item() >= mean[i, i].item() - 1e-6 for j in range(count) if j != i) for i in range(count)]
+    alone = recalls(model, dialogues[:2], [0, 0])  # without another dialogue there is no recall
+    assert all(np.isnan(values).all() and len(values) == 2 for values in alone.values())
     found = recalls(model, dialogues, range(count))
     assert found["r1"].tolist() == [rank < 1 for rank in ranks]
     assert found["r10"].tolist() == [rank < 10 for rank in ranks]
@@ -248,6 +235,8 @@ def test_the_measures_by_hand():
         **{"distinct_1": pytest.approx(6 / 9), "distinct_2": pytest.approx(5 / 6)},  # of a b, c d e f, a b c
     }
     assert measure_dialogues(SOME)["reward"]["mean"] == 8.5
+    better = [Played(one.dialogue, one.reward + 2) for one in SOME]
+    assert compare_dialogues(SOME, better)["reward"] == {"mean": 2.0, "low": 2.0, "high": 2.0}
 
 
 def test_success_is_that_of_the_dialogues_that_say_it_and_they_are_counted():
@@ -259,11 +248,6 @@ def test_success_is_that_of_the_dialogues_that_say_it_and_they_are_counted():
     assert cell(measure_dialogues(some[2:3])["success"], "{:.2f}") == "not said"
     assert cell({"mean": 1.0, "low": 0.0, "high": 2.0}, "{:.1f}") == "1.0\n\\[0.0, 2.0]"
     assert cell(None, "{:.1f}") == ""
-
-
-def test_differences_are_those_of_the_same_dialogues():
-    better = [Played(one.dialogue, one.reward + 2) for one in SOME]
-    assert compare_dialogues(SOME, better)["reward"] == {"mean": 2.0, "low": 2.0, "high": 2.0}
 
 
 def test_a_dialogue_as_lines():

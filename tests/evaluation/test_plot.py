@@ -12,11 +12,11 @@ ROWS = [
 ]
 
 
-def figure_of(monkeypatch, tmp_path, kl_target: float | None, evaluation: dict | None = None) -> Figure:
+def figure_of(monkeypatch, tmp_path, kl_target, evaluation=None, rows=ROWS) -> Figure:
     figures = []
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kw: (figures.append(self), save(self, *args, **kw)))
-    plot(ROWS, kl_target, "a run", tmp_path / "plot.png", evaluation)
+    plot(rows, kl_target, "a run", tmp_path / "plot.png", evaluation)
     assert (tmp_path / "plot.png").read_bytes()[:4] == b"\x89PNG"
     return figures[0]
 
@@ -39,15 +39,10 @@ def test_the_bands_of_the_parts_add_up_to_the_score(monkeypatch, tmp_path):
     """Two parts of .3 and .2 above zero, one of -.1 below: the bands end at .5 and -.1."""
     parts = {"reward/a_weighted": 0.3, "reward/b_weighted": 0.2, "reward/c_weighted": -0.1}
     rows = [{"iteration": i, "objective/score": 0.4, **parts} for i in (1, 2)]
-    bands = bands_of(monkeypatch, tmp_path, rows)
-    assert bands == {"a": (0.0, 0.3), "b": (0.3, 0.5), "c": (-0.1, 0.0)}
-
-
-def bands_of(monkeypatch, tmp_path, rows):
-    monkeypatch.setitem(globals(), "ROWS", rows)
-    axis = figure_of(monkeypatch, tmp_path, None).axes[0]
+    axis = figure_of(monkeypatch, tmp_path, None, rows=rows).axes[0]
     ends = {band.get_label(): band.get_paths()[0].vertices[:, 1] for band in axis.collections}
-    return {name: (round(float(some.min()), 6), round(float(some.max()), 6)) for name, some in ends.items()}
+    bands = {name: (round(float(some.min()), 6), round(float(some.max()), 6)) for name, some in ends.items()}
+    assert bands == {"a": (0.0, 0.3), "b": (0.3, 0.5), "c": (-0.1, 0.0)}
 
 
 def test_an_evaluation_shows_the_scores_of_the_systems_that_it_has(monkeypatch, tmp_path):

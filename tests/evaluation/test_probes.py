@@ -45,12 +45,8 @@ def test_copies_and_mixtures_are_those_of_the_turns_there_are():
     assert found["random reply"] == ["q", "k l m n"]
     assert found["empty"] == ["", ""]
     assert sorted(found["shuffled true reply"][0].split()) == ["k", "l", "m", "n"]
-
-
-def test_a_probe_that_no_prompt_has_is_left_out():
-    names = set(fixed_probes(PROMPTS[1:], TRAINING, "<EOU>", 20, seed=0))
-    assert not {"halves of the last two turns", "words of the last two turns", "copy of turn -2"} & names
-    assert "copy of turn -1" in names
+    names = set(fixed_probes(PROMPTS[1:], TRAINING, "<EOU>", 20, seed=0))  # what no prompt has is left out
+    assert {name for name in found if "turns" in name or "-2" in name or "-3" in name} & names == set()
 
 
 def test_the_rarest_words_are_at_most_eight_and_each_once():
@@ -91,13 +87,14 @@ def test_it_climbs_to_the_highest_score_and_never_falls():
     seen = []
 
     def totals(prompts, texts):
-        scores = np.asarray([float(text.split().count("honey")) for text in texts])
-        seen.append(scores.reshape(4, -1).max(axis=1))
+        scores = np.asarray([np.nan if "bring" in text else float(text.split().count("honey")) for text in texts])
+        seen.append(np.nanmax(scores.reshape(4, -1), axis=1))
         return scores
 
     found = search(talks(8), TALKS, Budget(4, 10, 60, 60), totals, max_words=6, seed=0)
     assert found[CLIMBED] == found[GROWN] == ["honey honey honey honey honey honey"] * 4
     assert [text.split().count("honey") for text in found[RETRIEVED]] == seen[0].tolist()
+    assert not any("bring" in text for some in found.values() for text in some)  # what has no score is never the best
 
 
 def test_a_change_is_measured_against_the_best_so_far():
@@ -114,14 +111,6 @@ def test_the_reward_is_asked_as_often_as_the_budget_says():
     search(prompts, TALKS, BUDGET, lambda some, texts: asked.extend(some) or np.zeros(len(texts)), 24, seed=0)
     assert len(asked) == BUDGET.size == 4 * (10 + 1 + 2 * 6 * 30)
     assert {id(one) for one in asked} == {id(one) for one in prompts[:4]}
-
-
-def test_what_has_no_score_is_never_the_best():
-    def totals(prompts, texts):
-        return np.asarray([np.nan if "bring" in text else len(text) / 100 for text in texts])
-
-    found = search(talks(8), TALKS, BUDGET, totals, 24, seed=0)
-    assert not any("bring" in text for some in found.values() for text in some)
 
 
 def test_the_training_replies_are_different_and_at_most_as_long_as_a_reply():

@@ -44,7 +44,7 @@ def test_the_texts_of_the_baselines(prompts, agent):
     assert all(not prompt.response for prompt in prompts)  # the prompts themselves stay as they are
 
 
-def test_no_random_reference_is_the_prompts_own(agent):
+def test_no_random_reference_is_the_prompts_own_and_lengths_are_in_tokens(agent):
     drawn = set()
     for count in (2, 3, 7):
         prompts = [Dialogue(["p"], reference=f"reply {i}") for i in range(count)]
@@ -53,12 +53,8 @@ def test_no_random_reference_is_the_prompts_own(agent):
             assert all(dialogue.response != dialogue.reference for dialogue in found.dialogues)
             drawn.add(tuple(dialogue.response for dialogue in found.dialogues))
     assert len(drawn) > 6  # by the seed
-
-
-def test_a_baselines_length_counts_tokens_as_a_response_does(agent):
-    """`abc` in bytes: a space, 3 letters, and the separator that ends it."""
-    found = baseline_replies([Dialogue(["p"], reference="abc")], [Dialogue(["q"], reference="x")], agent)
-    assert found["true_replies"].num_tokens == [5]
+    one = baseline_replies([Dialogue(["p"], reference="abc")], [Dialogue(["q"], reference="x")], agent)
+    assert one["true_replies"].num_tokens == [5]  # in bytes: a space, 3 letters, and the separator that ends it
 
 
 @pytest.mark.slow
@@ -134,34 +130,23 @@ def test_the_numbers_of_a_table_are_those_of_float32_whatever_the_replies_were_d
     check_float32(agents, lambda: reference_nll(agents[0], replies.dialogues))
 
 
-TRAINING = [
-    Dialogue(["Where is the pool?"], reference="In the garden."),
-    Dialogue(["How much is the pool?"], reference="Free."),
-    Dialogue(["Where is the bar?"], reference="On the left."),
-]
+def nearest(training: dict[str, str], *turns: list[str]) -> list[str]:
+    known = [Dialogue([turn], reference=reply) for turn, reply in training.items()]
+    return nearest_replies([Dialogue(some) for some in turns], known)
 
 
-def replies(*texts: str) -> list[str]:
-    return nearest_replies([Dialogue([text]) for text in texts], TRAINING)
-
-
-def test_rare_words_count_more_than_common_ones():
-    assert replies("where's the bar, please", "how much for the pool?", "WHERE is the pool?") == [
-        "On the left.",
-        "Free.",
-        "In the garden.",
-    ]
-
-
-def test_a_word_that_is_said_twice_counts_twice():
-    """Tea and cups are equally rare; the sum of two teas and a cup is nearer to tea, which is the later reply."""
-    training = [Dialogue([text], reference=text) for text in ("cup", "tea", "other")]
-    assert nearest_replies([Dialogue(["tea cup"]), Dialogue(["tea tea cup"])], training) == ["cup", "tea"]
-
-
-def test_only_the_last_turn_counts():
-    asked = Dialogue(["Where is the bar?", "How much is it?"])
-    assert nearest_replies([asked], TRAINING) == ["Free."]
+def test_the_reply_to_the_nearest_last_turn():
+    """Rare words count more than common ones, words that are said twice count twice, and the first of equals is taken."""
+    pool = {
+        "Where is the pool?": "In the garden.",
+        "How much is the pool?": "Free.",
+        "Where is the bar?": "On the left.",
+    }
+    asked = [["where's the bar, please"], ["how much for the pool?"], ["WHERE is the pool?"]]
+    last = ["Where is the bar?", "How much is it?"]
+    assert nearest(pool, *asked, last) == ["On the left.", "Free.", "In the garden.", "Free."]
+    equally_rare = {"cup": "cup", "tea": "tea", "other": "other"}
+    assert nearest(equally_rare, ["tea cup"], ["tea tea cup"]) == ["cup", "tea"]
 
 
 @pytest.mark.slow

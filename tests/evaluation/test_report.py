@@ -10,7 +10,6 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.evaluation.report import (
     finite,
-    list_notes,
     markdown,
     metric_tables,
     replies_text,
@@ -84,12 +83,3 @@ def test_the_verdict_comes_with_the_nearest_baseline(low, high, word):
     assert verdict_line(result) == (
         f"{word}: +0.540 [{low:+.3f}, {high:+.3f}] of score, to 1.120; nearest baseline: before, mean logit shift (1.030)"
     )
-
-
-def test_the_judges_preferences_come_before_the_notes():
-    preferred = {"before": {"judge_x": interval(0.625, 0.5, 0.75)}}
-    assert list_notes({**RESULT, "preferred": preferred}) == [
-        "judge_x: more for the agent than for 'before' at 62% [50%, 75%] of the prompts (ties count half)",
-        "What an interval leaves out.",
-        "Who judges.",
-    ]

@@ -7,7 +7,7 @@ import yaml
 import rlhf_dialog.environments  # noqa: F401  registers its class
 from rlhf_dialog import RewardFactory, UserError
 from rlhf_dialog.config.registry import EnvironmentFactory
-from rlhf_dialog.evaluation.untrusted import REACHES_NOTHING, number_in, read_run_config, why_refused
+from rlhf_dialog.evaluation.untrusted import REACHES_NOTHING, read_run_config, why_refused
 from rlhf_dialog.rewards import LengthMatch
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory
 
@@ -105,14 +105,3 @@ def test_the_data_of_a_run(tmp_path):
     keys = {"environment": {"id": "restaurant"}, "env": {}}
     with pytest.raises(UserError, match="the environment restaurant and names no data"):
         read_run_config(None, found_run(tmp_path, {"id": "NoReward"}, **keys)).data_path()
-
-
-def test_a_number_in_a_found_config(tmp_path):
-    path = tmp_path / "config.yaml"
-    assert number_in(path, "kl_target") is None
-    path.write_text("kl_target: 0.05\nreward_class: {id: x}\n", encoding="utf-8")
-    assert (number_in(path, "kl_target"), number_in(path, "kl_coef")) == (0.05, None)
-    for text in ("[1]", ".inf", "true", "{a: b}"):
-        path.write_text(f"kl_target: {text}", encoding="utf-8")
-        with pytest.raises(UserError, match="kl_target is not a finite number"):
-            number_in(path, "kl_target")

@@ -18,7 +18,7 @@ from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, 
 from rlhf_dialog.models.loading import Policy, load_causal_lm, read_tokenizer
 from rlhf_dialog.models.lora import add_adapters, trainable_parameters
 from rlhf_dialog.models.saved_agent import save_agent
-from rlhf_dialog.rewards.reward_inputs import RewardInput
+from rlhf_dialog.rewards.scalar_model import RewardInput
 from rlhf_dialog.runs.identity import tokenizer_fingerprint
 from rlhf_dialog.task_oriented.world.users.language_model import load_speaker
 from tests.parts.tiny import CHATML, byte_tokenizer, chat_tokenizer, gpt2, llama

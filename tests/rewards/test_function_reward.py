@@ -8,9 +8,8 @@ import pytest
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import RewardError, score_dialogues
+from rlhf_dialog.rewards import RewardError, Scorer
 from rlhf_dialog.rewards.function_reward import FunctionReward
-from rlhf_dialog.rewards.scoring import ScoringRules
 
 QUESTION = Dialogue(["Is it far ?"], "Two streets .", reference="No .", references=["No .", "Near ."], act=2)
 TEXTS = Dialogue(["a", "b"], "c", meta={"split": "train", "index": 3, "dialogue": 1, "group": 0, "topic": "letters"})
@@ -26,7 +25,7 @@ def read(tmp_path: Path, *rows: dict, **rules) -> list[Dialogue]:
 def asked(function, dialogues, columns=None) -> list:
     reward = FunctionReward(function, columns)
     reward.check_prompts(dialogues)
-    return score_dialogues(reward, dialogues).total
+    return Scorer(reward).score(dialogues).total
 
 
 def test_a_function_of_dialogues_gets_dialogues():
@@ -114,10 +113,8 @@ def test_a_parameter_that_is_no_column_is_refused_and_one_with_a_default_is_left
     def could(prompts, completions, log_metric=None, **columns):
         return [float(log_metric is None and "log_metric" not in columns)]
 
-    with pytest.raises(UserError, match="trainer_state") as caught:
+    with pytest.raises(UserError, match=r"trainer_state.*: topic$"):
         FunctionReward(wants).check_prompts([TEXTS])
-    assert "topic" in str(caught.value)
-    assert "split" not in str(caught.value)
     assert asked(could, [TEXTS]) == [1.0]
 
 
@@ -127,7 +124,7 @@ def test_a_score_that_is_none_is_no_score():
 
     with pytest.raises(RewardError, match="None"):
         asked(judged, [QUESTION, TEXTS])
-    total = score_dialogues(FunctionReward(judged), [QUESTION, TEXTS], ScoringRules(skip_unscored=True)).total
+    total = Scorer(FunctionReward(judged), skip_unscored=True).score([QUESTION, TEXTS]).total
     assert [value == value for value in total] == [False, True]
 
 

@@ -1,4 +1,4 @@
-"""The act classifier: its input by hand, batching that changes nothing, and every way to name a wrong classifier."""
+"""The act classifier: its input by hand, reading that depends on no batch, and every way to name a wrong classifier."""
 
 import json
 from dataclasses import replace
@@ -15,8 +15,10 @@ from transformers import (
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards import intent as classifier
+from rlhf_dialog.rewards.intent import Intent, class_logits
 from tests.parts.classifiers import CLS, LETTERS, SEP, letters, save_classifier, word_tokenizer
+from tests.parts.tiny import byte_tokenizer
 
 A, B, C, D, E, F = range(4, 10)
 
@@ -74,23 +76,15 @@ def test_the_expected_act(pair_folder, next_folder):
     assert len(reward.frozen_models()) == 2
 
 
-def test_mistakes_of_the_score(pair_folder, next_folder, tmp_path):
-    names = {i: name for i, name in enumerate(["question", "inform", "directive", "commissive"])}
-    right = {i: name for i, name in enumerate(["Inform", "Question", "Directive", "Commissive"])}
-    named = save_classifier(tmp_path / "named", id2label=right)
-    turned = save_classifier(tmp_path / "turned", id2label=names, rlhf_dialog_target="next_act")
+def test_mistakes_of_the_score(pair_folder, next_folder):
     expected = {"intent_score": "expected"}
     for path, keys, told in (
-        (pair_folder, {**expected, "act_model": pair_folder}, "act_model: .* was trained with target: act, but"),
-        (next_folder, {}, "intent_model: .* was trained with target: next_act, but"),
-        (named, {**expected, "act_model": turned}, "the labels of .* are question, inform.* are inform, question"),
+        (pair_folder, {**expected, "act_model": pair_folder}, "act_model: .*target: act, but"),
+        (next_folder, {}, "intent_model: .*target: next_act, but"),
         (pair_folder, {**expected, "act_model": "./nothing"}, "act_model: no such folder"),
     ):
         with pytest.raises(UserError, match=told):
             Intent(path, **keys)
-
-
-def test_the_paths_of_the_models(pair_folder):
     args = {"intent_model": pair_folder, "act_model": "someone/next"}
     assert Intent.model_paths(args) == {"act classifier": pair_folder, "next-act classifier": "someone/next"}
 
@@ -145,43 +139,42 @@ def test_truncation_takes_the_left_of_the_last_turn(tmp_path, setting, last_turn
     assert intent.predict([Dialogue(["e", last_turn], response)])[0] in range(4)
 
 
-def test_max_length_is_the_smaller_of_tokenizer_and_positions(tmp_path):
+def test_the_longest_input_is_that_of_the_tokenizer_or_of_the_positions(tmp_path):
+    """RoBERTa numbers positions from pad_token_id + 1, as 514 positions make 512 tokens."""
     assert Intent(save_classifier(tmp_path / "a")).max_length == 24  # the tokenizer says nothing
     assert Intent(save_classifier(tmp_path / "b", word_tokenizer(model_max_length=10))).max_length == 10
-
-
-def test_roberta_loses_its_first_positions(tmp_path):
-    """RoBERTa numbers positions from pad_token_id + 1, as 514 positions make 512 tokens."""
     sizes = {"vocab_size": 24, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
     rest = {"num_attention_heads": 2, "num_labels": 4, "pad_token_id": 1, "max_position_embeddings": 14}
     RobertaForSequenceClassification(RobertaConfig(**sizes, **rest)).save_pretrained(tmp_path)
     inputs = ["input_ids", "attention_mask"]
     word_tokenizer(pad_token="[UNK]", model_input_names=inputs).save_pretrained(tmp_path)
     intent = Intent(str(tmp_path))
-    assert intent.max_length == 12
     dialogue = Dialogue([letters(20, 0)], letters(4, 1))
-    assert len(intent.encode([dialogue])[0]["input_ids"]) == 12
+    assert intent.max_length == len(intent.encode([dialogue])[0]["input_ids"]) == 12
     assert intent.predict([dialogue])[0] in range(4)
 
 
 def test_score_is_one_where_the_class_is_act_minus_one(pair_folder):
-    intent = Intent(pair_folder)
-    dialogues = some_dialogues()
+    intent, dialogues = Intent(pair_folder), some_dialogues()
     classes = intent.predict(dialogues)
     for act in (1, 2, 3, 4):
         for dialogue in dialogues:
             dialogue.act = act
         assert intent(dialogues) == [1.0 if found == act - 1 else 0.0 for found in classes]
     assert (intent.name, intent.needs) == ("intent", ("act",))
+    with pytest.raises(UserError, match=r"1 of 13 .*no act"):
+        intent([*dialogues, Dialogue(["a"], "b")])
+
+
+def save_half(folder):
+    sizes = {"vocab_size": 24, "hidden_size": 16, "num_attention_heads": 2, "num_labels": 4}
+    BertForSequenceClassification(BertConfig(**sizes)).half().save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    return str(folder)
 
 
 def test_frozen_eval_fp32(tmp_path):
-    model = BertForSequenceClassification(
-        BertConfig(vocab_size=24, hidden_size=16, num_attention_heads=2, num_labels=4)
-    )
-    model.half().save_pretrained(tmp_path)
-    word_tokenizer().save_pretrained(tmp_path)
-    intent = Intent(str(tmp_path)).move_to("cpu")
+    intent = Intent(save_half(tmp_path)).move_to("cpu")
     assert not intent.model.training
     assert not any(weight.requires_grad for weight in intent.model.parameters())
     assert {weight.dtype for weight in intent.model.parameters()} == {torch.float32}
@@ -192,11 +185,8 @@ def test_frozen_eval_fp32(tmp_path):
     ("precision", "wanted"), [("auto", torch.float16), ("bf16", torch.float16), ("fp32", torch.float32)]
 )
 def test_on_a_gpu_the_linear_layers_keep_the_type_of_their_checkpoint(tmp_path, precision, wanted, monkeypatch):
-    sizes = {"vocab_size": 24, "hidden_size": 16, "num_attention_heads": 2, "num_labels": 4}
-    BertForSequenceClassification(BertConfig(**sizes)).half().save_pretrained(tmp_path)
-    word_tokenizer().save_pretrained(tmp_path)
-    intent = Intent(str(tmp_path), precision=precision)
-    monkeypatch.setattr("rlhf_dialog.rewards.classifier.bf16_is_faster", lambda device: device == "cuda")
+    intent = Intent(save_half(tmp_path), precision=precision)
+    monkeypatch.setattr("rlhf_dialog.rewards.intent.bf16_is_faster", lambda device: device == "cuda")
     monkeypatch.setattr(intent.model, "to", lambda device: None)
     intent.move_to("cuda")
     assert intent.model.classifier.weight.dtype == wanted
@@ -211,14 +201,14 @@ def test_wrong_classifiers(tmp_path):
         assert str(caught.value).startswith("reward_class.args.intent_model: ")
         return str(caught.value)
 
-    assert "has 3 classes; it needs 4, one per act" in refused(save_classifier(tmp_path / "three", num_labels=3))
+    assert "has 3 classes" in refused(save_classifier(tmp_path / "three", num_labels=3))
     assert "rlhf_dialog_input 'both'" in refused(save_classifier(tmp_path / "both", rlhf_dialog_input="both"))
-    assert "24 tokens, but the model's embedding only 20" in refused(save_classifier(tmp_path / "b", vocab_size=20))
+    assert "24 tokens" in refused(save_classifier(tmp_path / "b", vocab_size=20))
     assert "no pad token" in refused(save_classifier(tmp_path / "pad", word_tokenizer(pad_token=None)))
 
     headless = save_classifier(tmp_path / "headless")
     BertModel.from_pretrained(headless).save_pretrained(headless)
-    assert "no weights for classifier.bias, classifier.weight" in refused(headless)
+    assert "classifier.bias, classifier.weight" in refused(headless)
 
     pickled = tmp_path / "pickled"
     weights = BertForSequenceClassification.from_pretrained(save_classifier(pickled)).state_dict()
@@ -235,3 +225,53 @@ def test_wrong_classifiers(tmp_path):
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty")
     refused("")
+
+
+# -- many texts
+
+
+TEXTS = ["a", "How are you ?", "", "Bring the blue ladder to the old mill , please , and then call Ada .", "Yes ."]
+
+
+def make_model(positions=128):
+    tokenizer = byte_tokenizer()
+    tokenizer.model_max_length = positions
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(
+        vocab_size=len(tokenizer), num_labels=4, max_position_embeddings=positions, initializer_range=0.5, **sizes
+    )
+    return BertForSequenceClassification(config).eval(), tokenizer
+
+
+def inputs_of(tokenizer, texts):
+    encoded = tokenizer([f"{text}<eos>" for text in texts])
+    return [{key: column[i] for key, column in encoded.items()} for i in range(len(texts))]
+
+
+def test_logits_equal_those_of_one_text_at_a_time():
+    model, tokenizer = make_model()
+    inputs = inputs_of(tokenizer, TEXTS)
+    alone = [model(**{key: torch.tensor([value]) for key, value in row.items()}).logits[0] for row in inputs]
+    for batch_size in (1, 2, 3, 16):
+        found = class_logits(model, tokenizer, inputs, batch_size, "fp32")
+        torch.testing.assert_close(found, torch.stack(alone), rtol=1e-4, atol=1e-5)
+    assert found.std(dim=0).min() > 1e-3  # the texts differ
+    assert not found.requires_grad
+
+
+def test_bf16_is_close_and_another_computation_and_auto_is_what_is_faster(monkeypatch):
+    model, tokenizer = make_model()
+    exact, rough = (class_logits(model, tokenizer, inputs_of(tokenizer, TEXTS), 2, word) for word in ("fp32", "bf16"))
+    assert rough.dtype == torch.float32
+    assert 0 < (exact - rough).abs().max() < 0.1
+    for faster, same in ((True, rough), (False, exact)):
+        monkeypatch.setattr(classifier, "bf16_is_faster", lambda device, faster=faster: faster)
+        assert torch.equal(class_logits(model, tokenizer, inputs_of(tokenizer, TEXTS), 2, "auto"), same)
+
+
+def test_padding_to_a_round_length_stays_within_the_positions():
+    model, tokenizer = make_model(positions=21)
+    long = inputs_of(tokenizer, ["x" * 19])  # 20 tokens, 21 positions: 24 would be too many
+    assert len(long[0]["input_ids"]) == 20
+    assert class_logits(model, tokenizer, long, 2, "fp32").shape == (1, 4)

@@ -31,10 +31,13 @@ def folder(tmp_path_factory):
 
 
 def by_hand(speaker, dialogue, tokens):
-    """The mean of log softmax at each place, one forward pass for each token."""
-    ids = speaker.encoder.encode_prompt(dialogue.prompt_turns)
     reply = speaker.encoder.encode_reply(dialogue.response)
     counted = reply[: min(len(reply) - 1, tokens)] if dialogue.response else reply
+    return mean_after(speaker, speaker.encoder.encode_prompt(dialogue.prompt_turns), counted)
+
+
+def mean_after(speaker, ids, counted):
+    """The mean of log softmax at each place, one forward pass for each token."""
     logprobs = []
     for token in counted:
         with torch.no_grad():
@@ -54,24 +57,15 @@ def test_the_price_is_what_lies_below_the_floor(folder, tokens):
     assert reward.means(DIALOGUES * 5) == pytest.approx(means * 5, abs=1e-5)  # in two batches
 
 
-def logits_after(lm, ids):
-    with torch.no_grad():
-        return lm(torch.tensor([ids])).logits[0, -1].double().log_softmax(-1)
-
-
 @pytest.mark.slow
 def test_a_separator_of_six_tokens_is_no_text(tmp_path):
     tokenizer = byte_tokenizer(separator_token=False)
     save_agent(tmp_path / "lm", Policy(gpt2()).eval(), tokenizer, AgentSettings(max_prompt_length=99))
     reward = LikelihoodPrice(str(tmp_path / "lm"), floor=None, tokens=12)
     assert len(tokenizer(" <EOU>").input_ids) == 6
-    lm, prompt, means = reward.speaker.policy.lm, tokenizer("Hello . <EOU>").input_ids, []
-    for text in (" Yes.", " No , thank you .", "  <EOU>"):  # of an empty reply, all
-        ids, logprobs = list(prompt), []
-        for token in tokenizer(text).input_ids[:12]:
-            logprobs.append(logits_after(lm, ids)[token].item())
-            ids.append(token)
-        means.append(sum(logprobs) / len(logprobs))
+    prompt = tokenizer("Hello . <EOU>").input_ids
+    texts = (" Yes.", " No , thank you .", "  <EOU>")  # of an empty reply, all
+    means = [mean_after(reward.speaker, prompt, tokenizer(text).input_ids[:12]) for text in texts]
     replies = [Dialogue(["Hello ."], response=text) for text in ("Yes.", "No , thank you .", "")]
     assert reward.means(replies) == pytest.approx(means, abs=1e-5)
 
@@ -82,6 +76,13 @@ def test_the_model_is_frozen_and_named(folder):
     assert not any(p.requires_grad for p in reward.frozen_models()[MODEL].parameters())
     assert LikelihoodPrice.model_paths({"model": "x"}) == {MODEL: "x"}
     assert LikelihoodPrice.model_paths({}) == {}
+
+
+def test_the_probabilities_are_those_of_all_ids_of_the_model(tmp_path):
+    """Three rows of the embedding have no token; a policy would never draw them."""
+    save_agent(tmp_path, Policy(gpt2(vocab_size=262)).eval(), byte_tokenizer(), AgentSettings(max_prompt_length=99))
+    reward = LikelihoodPrice(str(tmp_path), None, tokens=3)
+    assert reward(DIALOGUES) == pytest.approx([by_hand(reward.speaker, one, 3) for one in DIALOGUES], abs=1e-5)
 
 
 def test_a_chat_model_reads_prompts_behind_the_system_prompt(tmp_path):

@@ -1,4 +1,4 @@
-"""RemoteReward against a server on this machine that answers, hangs, lies, dies and points elsewhere."""
+"""RemoteReward against a server on this machine that answers, fails, lies and says no; tests/test_http_client.py has the rest."""
 
 import json
 import logging
@@ -12,9 +12,8 @@ import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import RemoteReward, RewardError, score_dialogues
+from rlhf_dialog.rewards import RemoteReward, RewardError, Scorer
 from rlhf_dialog.rewards.remote import MAX_ANSWER, as_json
-from rlhf_dialog.rewards.scoring import ScoringRules
 from tests.parts.processes import ROOT
 from tests.parts.servers import serving
 
@@ -23,7 +22,6 @@ DIALOGUES = [
     Dialogue(["Hi .", "Who ?"], f"reply {i} é", "Ada .", act=1 + i % 4, truncated=i == 2, meta={"index": i})
     for i in range(5)
 ]
-SKIP = ScoringRules(skip_unscored=True)
 
 
 def lengths(number, body, handler):
@@ -48,6 +46,7 @@ def test_the_protocol_to_the_letter():
         assert remote(server)(DIALOGUES[2:3]) == [2.0]
         assert remote(server, batch_size=2)(DIALOGUES) == [0.0, 1.0, 2.0, 3.0, 4.0]
         assert remote(server)([]) == []
+        assert remote(server)([Dialogue(["Hi ."], "reply 7", system="Be brief .")]) == [7.0]
     sent = {
         "prompt_turns": ["Hi .", "Who ?"],
         "response": "reply 2 é",
@@ -56,7 +55,8 @@ def test_the_protocol_to_the_letter():
         "truncated": True,
     }
     assert json.loads(server.requests[0]) == {"dialogues": [sent]}
-    assert server.sizes == [1, 2, 2, 1]
+    assert json.loads(server.requests[-1])["dialogues"][0]["system"] == "Be brief ."
+    assert server.sizes == [1, 2, 2, 1, 1]
     assert server.headers[0]["Content-Type"] == "application/json"
     assert "Authorization" not in server.headers[0]
 
@@ -89,7 +89,7 @@ def test_the_server_of_the_documentation():
     assert [as_json(Dialogue(**dialogue)) for dialogue in request["dialogues"]] == request["dialogues"]
 
 
-# -- a server that fails for a while
+# -- a server that fails
 
 
 def test_a_passing_failure_is_tried_again_after_twice_the_time(monkeypatch):
@@ -112,82 +112,28 @@ def test_without_arguments_64_dialogues_are_sent_at_once_and_three_more_times():
     RemoteReward(server.url, timeout_s=1e-3, backoff_s=86400)
 
 
-# -- a server that does not
-
-
-def stuck(server_holder, before=b"", every=None):
-    """Says `before`, then nothing more, or `every` again and again."""
-
-    def answer(number, body, handler):
-        handler.wfile.write(before)
-        while not server_holder[0].closing.wait(0.01 if every else 3):
-            handler.wfile.write(every or b"")
-
-    return answer
-
-
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n"
-ENDLESS = b"HTTP/1.1 200 OK\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    ("before", "every"),
-    [
-        (b"", None),  # never answers
-        pytest.param(b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a", marks=pytest.mark.slow),  # headers without an end
-        (ENDLESS + b'{"scores": [', b" "),  # a body that drips
-    ],
-)
-def test_a_server_that_hangs(before, every):
-    holder = []
-    with serving(stuck(holder, before, every)) as server:
-        holder.append(server)
-        start = time.monotonic()
-        with pytest.raises(RewardError, match=r"gave no complete answer within 0\.2 seconds \(tried 2 times\)"):
-            remote(server, retries=1, timeout_s=0.2)(DIALOGUES)
-        assert time.monotonic() - start >= 0.4
-        assert len(server.requests) == 2
-
-
-def test_a_body_without_end_is_cut_off():
-    holder = []
-    with serving(stuck(holder, ENDLESS + b" " * (MAX_ANSWER + 1), b" " * 65536)) as server:
-        holder.append(server)
-        with pytest.raises(RewardError, match=r"more than 1048576 bytes \(tried once\)"):
-            remote(server)(DIALOGUES)
-
-
 def test_a_port_without_a_server():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/score"
-    with pytest.raises(RewardError, match=r"ConnectionRefusedError: Connection refused\) \(tried 3 times\)") as caught:
+    with pytest.raises(RewardError, match=r"ConnectionRefusedError.*\(tried 3 times\)") as caught:
         RemoteReward(url, retries=2, backoff_s=0, timeout_s=60)(DIALOGUES)
     assert url in str(caught.value)
     assert "on_reward_error: skip" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [b"", b"not HTTP at all\r\n\r\n", HEAD + b'{"scores"'])
-def test_a_server_that_breaks_off(text):
-    def break_off(number, body, handler):
-        handler.wfile.write(text)
-
-    with serving(break_off) as server:
-        with pytest.raises(RewardError, match=r"(cannot be reached|bytes early).*tried 2 times") as caught:
-            remote(server, retries=1)(DIALOGUES)
-        assert "not HTTP" not in str(caught.value)
-        assert len(server.requests) == 2
-
-
 @pytest.mark.parametrize(
     ("text", "message", "tries"),
     [
-        ("<html>Welcome</html>", "answered with what is not JSON", 2),
-        ('{"score": [1, 2]}', 'without a list "scores"', 1),
+        ("<html>Welcome</html>", "not JSON", 2),
+        ("[" * 100_000, "not JSON", 2),
+        ('{"score": [1, 2]}', 'no list "scores"', 1),
         ('{"scores": [1]}', "1 scores for 2 dialogues", 1),
-        ('{"scores": [1, NaN]}', r"\(number 1 of 2\) that is not finite", 1),
-        ('{"scores": [1, "NaN"]}', "that is a str", 1),
-        ('{"scores": [1, null]}', "gave null for dialogue 1", 1),
+        ('{"scores": [1, NaN]}', r"number 1 of 2", 1),
+        ('{"scores": [1, true]}', r"number 1 of 2", 1),
+        ('{"scores": [1, "NaN"]}', r"number 1 of 2", 1),
+        ('{"scores": [1, null]}', "null for dialogue 1", 1),
+        (" " * (MAX_ANSWER + 1), f"more than {1 << 20} bytes", 1),
     ],
 )
 def test_a_server_that_lies(text, message, tries):
@@ -196,32 +142,6 @@ def test_a_server_that_lies(text, message, tries):
             remote(server, retries=1)(DIALOGUES[:2])
         assert len(server.requests) == tries
     assert "Welcome" not in str(caught.value)
-
-
-@pytest.mark.parametrize("status", [404, 999])
-def test_a_refusal_is_told_at_once(status):
-    tries = 2 if status == 999 else 1
-    with serving(says(status, "secret words")) as server:
-        with pytest.raises(RewardError, match=f"answered {status}.*tried") as caught:
-            remote(server, retries=1)(DIALOGUES)
-        assert len(server.requests) == tries
-    assert "secret words" not in str(caught.value)
-
-
-def test_redirects_are_not_followed():
-    def elsewhere(number, body, handler):
-        handler.send_response(308)
-        handler.send_header("Location", other.url)
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
-
-    with serving(lengths) as other, serving(elsewhere) as server:
-        with pytest.raises(RewardError, match=r"answered 308 .*redirects are not followed.*tried once"):
-            remote(server)(DIALOGUES)
-        assert (len(server.requests), other.requests) == (1, [])
-
-
-# -- skipping
 
 
 def test_skip_leaves_out_batches_and_nulls(caplog):
@@ -234,11 +154,10 @@ def test_skip_leaves_out_batches_and_nulls(caplog):
 
     with serving(refuses_one) as server:
         first, second, third, fourth, last = remote(server, batch_size=1, retries=1).score_available(DIALOGUES)
-        shown = server.url.partition("?")[0]
         assert (first, second, last) == (1.5, 1.5, None)
-        assert third.why == f"{shown} answered 500 Internal Server Error (tried 2 times)"
-        assert fourth.why == f"{shown} answered 500 Internal Server Error (tried once)"
-        total = score_dialogues(remote(server, batch_size=1, retries=0), DIALOGUES, SKIP).total
+        assert third.why == f"{server.url} answered 500 Internal Server Error (tried 2 times)"
+        assert fourth.why == f"{server.url} answered 500 Internal Server Error (tried once)"
+        total = Scorer(remote(server, batch_size=1, retries=0), skip_unscored=True).score(DIALOGUES).total
     assert [value == value for value in total] == [True, True, False, False, False]
     assert "500 Internal Server Error (tried 2 times)" in caplog.text
 
@@ -267,6 +186,7 @@ def test_secrets_come_from_the_environment_and_are_never_said(monkeypatch, caplo
         with pytest.raises(RewardError) as caught:
             reward(DIALOGUES)
         reward.score_available(DIALOGUES)
+    assert server.paths[0].endswith("?api_key=qu3ry")
     assert server.headers[0]["Authorization"] == "Bearer s3cret-t0ken"
     everything = str(caught.value) + repr(caught.value) + repr(reward) + caplog.text
     assert not [secret for secret in ("s3cret", "qu3ry") if secret in everything]
@@ -274,38 +194,25 @@ def test_secrets_come_from_the_environment_and_are_never_said(monkeypatch, caplo
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("args", "words"),
     [
-        ({"token_env": "NOT_SET"}, r"token_env: the environment variable 'NOT_SET' is not set"),
-        ({"token_env": "hf_realtoken"}, r"token_env: the environment variable given is not set"),
-        ({"token_env": "FOLDED"}, r"token_env: .* one line of ASCII"),
-        ({"url": "http://user:pass@h/score"}, r"url: holds a user or password"),
-        ({"url": "http://user@h/score"}, r"url: holds a user or password"),
-        ({"url": "file:///etc/passwd"}, r"url: must be an address"),
-        ({"url": "http://h/a\r\nX: y"}, r"url: must be an address"),
-        ({"batch_size": 0}, r"batch_size: 0 must be a whole number, at least 1"),
-        ({"retries": -1}, r"retries: -1 must be a whole number, at least 0"),
-        ({"timeout_s": 0}, r"timeout_s: 0 must be a number of seconds"),
-        ({"backoff_s": -1}, r"backoff_s: -1 must be"),
-        ({"backoff_s": 86401}, r"backoff_s: 86401 must be"),
+        ({"token_env": "NOT_SET"}, "'NOT_SET' is not set"),
+        ({"token_env": "hf_realtoken"}, "given is not set"),
+        ({"token_env": "FOLDED"}, "one line"),
+        ({"url": "http://user:pass@h/score"}, "token_env"),
+        ({"url": "http://user@h/score"}, "token_env"),
+        ({"url": "file:///etc/passwd"}, "http or https"),
+        ({"url": "http://h/a\r\nX: y"}, "http or https"),
+        ({"batch_size": 0}, "0 .*at least 1"),
+        ({"retries": -1}, "-1 .*at least 0"),
+        ({"timeout_s": 0}, "0 .*seconds"),
+        ({"backoff_s": -1}, "-1 "),
+        ({"backoff_s": 86401}, "86401 "),
+        ({"num_workers": 0}, "0 "),
     ],
 )
-def test_mistakes(monkeypatch, args, message):
+def test_mistakes(monkeypatch, args, words):
     monkeypatch.setenv("FOLDED", "a\r\nX-Other: b")
-    with pytest.raises(UserError, match=r"^reward_class\.args\." + message) as caught:
+    with pytest.raises(UserError, match=rf"^reward_class\.args\.{next(iter(args))}: .*{words}") as caught:
         RemoteReward(**{"url": "http://127.0.0.1:1/", **args})
     assert not [secret for secret in ("pass@", "hf_realtoken", "X-Other") if secret in str(caught.value)]
-
-
-# -- proxies
-
-
-def test_a_proxy_of_the_environment_hears_nothing(monkeypatch):
-    for variable in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(variable, raising=False)
-    with serving(lengths) as server, serving(lengths) as proxy:
-        for variable in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-            monkeypatch.setenv(variable, proxy.url)
-        assert remote(server)(DIALOGUES) == [0, 1, 2, 3, 4]
-        assert len(server.requests) == 1
-        assert proxy.requests == []

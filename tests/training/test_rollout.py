@@ -17,7 +17,7 @@ from rlhf_dialog.models.packing import KeyValues
 from rlhf_dialog.models.policy import Policy, run_rows
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
+from rlhf_dialog.rewards.scoring import RewardError, Scorer
 from rlhf_dialog.training.episodes import PromptList
 from rlhf_dialog.training.rollout import collect_rollout, drop_unscored
 from tests.parts.rollouts import EOS, EOU, PAD, PROMPTS, Recording, ids_of, world
@@ -188,7 +188,7 @@ def test_seconds_of_rollout_and_reward(monkeypatch):
 def test_a_sum_that_is_no_32_bit_number_names_the_dialogue():
     models, encoder = world()
     with pytest.raises(RewardError, match=r"score 1e\+39 of dialogue 0"):
-        roll(models, encoder, reward=Fixed(1e39), rules=ScoringRules(True))
+        roll(models, encoder, reward=Fixed(1e39), skip_unscored=True)
 
 
 def test_a_rollout_of_some_rows_by_hand():
@@ -215,7 +215,7 @@ def test_a_rollout_of_some_rows_by_hand():
 def test_who_is_dropped(missing, group, kept):
     models, encoder = world()
     prompts = [PROMPTS[0], PROMPTS[1], PROMPTS[2], PROMPTS[0]]
-    rollout = roll(models, encoder, reward=Holes(missing), prompts=prompts, rules=ScoringRules(True))
+    rollout = roll(models, encoder, reward=Holes(missing), prompts=prompts, skip_unscored=True)
     assert rollout.scores.isnan().nonzero().flatten().tolist() == missing
     found = drop_unscored(rollout, group)
     assert [d.prompt_turns for d in found.dialogues] == [prompts[i].prompt_turns for i in kept]

@@ -144,17 +144,12 @@ def some(items: Sequence[T], limit: int) -> list[T]:
 
 
 def before_after(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """A table of early and late replies, each pair to one prompt: of the evaluation, where one run has one, else of training.
+    """A table of early and late replies, each pair to one prompt.
 
     Before training has come back to a prompt, the table has replies of the first and the newest iteration, and says so.
     """
-    evaluated = [one for one in runs[0].samples if {"before", "after"} <= one.replies.keys()] if len(runs) == 1 else []
     rows: list[tuple[RunRecord, list[Any]]]
-    if evaluated:
-        title, columns = "Replies before and after, to prompts of the evaluation", ["last turns", "before", "after"]
-        found = [[one.prompt, one.replies["before"], one.replies["after"]] for one in evaluated]
-        rows = [(runs[0], cells) for cells in some(found, BEFORE_AFTER)]
-    elif any(run.pairs for run in runs):
+    if any(run.pairs for run in runs):
         title = "Replies before and after"
         columns = ["last turn", "before", "after", "score before", "score after", "iterations"]
         rows = [(run, _both(*pair)) for run in runs for pair in run.pairs[:BEFORE_AFTER]]
@@ -166,9 +161,10 @@ def before_after(runs: Sequence[RunRecord]) -> dict[str, Any]:
             for run in runs
             for row in _ends(run)
         ]
-    named = [([run.name] if len(runs) > 1 else []) + cells for run, cells in rows]
-    columns = ["run", *columns] if len(runs) > 1 else columns
-    return {"title": title, "columns": columns, "rows": [[_cell(cell, MAX_REPLY) for cell in row] for row in named]}
+    if len(runs) > 1:
+        columns = ["run", *columns]
+        rows = [(run, [run.name, *cells]) for run, cells in rows]
+    return {"title": title, "columns": columns, "rows": [[_cell(cell, MAX_REPLY) for cell in row] for _, row in rows]}
 
 
 def _ends(run: RunRecord) -> list[Row]:
@@ -179,9 +175,8 @@ def _ends(run: RunRecord) -> list[Row]:
 
 
 def _both(first: Row, newest: Row) -> list[Any]:
-    scores = [first.get("score"), newest.get("score")]
     iterations = f"{first['iteration']} and {newest['iteration']}"
-    return [_last_turn(first), first["reply"], newest["reply"], *scores, iterations]
+    return [_last_turn(first), first["reply"], newest["reply"], first.get("score"), newest.get("score"), iterations]
 
 
 def _last_turn(row: Row) -> Any:

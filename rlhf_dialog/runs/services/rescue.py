@@ -12,8 +12,7 @@ from rlhf_dialog.distributed.memory import remedies
 from rlhf_dialog.distributed.world import OtherRankFailed, World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.part_sizes import FULL, ONE_ROW, describe_full_gpu, lacks_memory
-from rlhf_dialog.rewards.errors import RewardTimeout
-from rlhf_dialog.rewards.scoring import RewardError
+from rlhf_dialog.rewards.scoring import RewardError, RewardTimeout
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 

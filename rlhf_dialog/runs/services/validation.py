@@ -18,7 +18,7 @@ from rlhf_dialog.evaluation.measure import Measured, default_judges, measure
 from rlhf_dialog.evaluation.replies import Replies, generate_share, join_replies
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
+from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 from rlhf_dialog.training.trainer import PPOTrainer
 
@@ -47,8 +47,8 @@ class Validation(Service):
     def __init__(self, config: Config, reward: BaseReward, num_prompts: int):
         self.config, self.num_prompts = config, num_prompts
         self.prompts: list[Dialogue] = []
-        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
-        self.scorer = Scorer(reward, rules, config.truncation_penalty)
+        skip = config.on_reward_error == "skip"
+        self.scorer = Scorer(reward, skip, config.reward_timeout_s, config.truncation_penalty)
         self.best: Best | None = None
         self.pause: Callable[[], AbstractContextManager[object]] = nullcontext
         self.run: PPORun | None = None
@@ -77,7 +77,7 @@ class Validation(Service):
 
     def begin(self, run: PPORun) -> None:
         self.run = run
-        self.scorer.rules = replace(self.scorer.rules, sizes=run.trainer.sizes)
+        self.scorer = replace(self.scorer, sizes=run.trainer.sizes)
 
     def after_iteration(self, run: PPORun, metrics: Metrics) -> Metrics:
         return self.validate(run.trainer) if self.due(run.iteration, run.done) else {}

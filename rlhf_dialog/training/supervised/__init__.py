@@ -12,7 +12,7 @@
 - **The classifier's inputs are encoded by the reward's own code** (`rewards.intent`): training and use cannot differ.
 - **transformers' Trainer and trl's SFTTrainer do the training**; nothing experimental of trl is used. Batches hold
   rows of similar length (`stage.batch_order`), in an order that is fixed before the training.
-- **Pairs are encoded by the reward's own code too** (`rewards.reward_inputs`) and reach trl's RewardTrainer as ids: joined
+- **Pairs are encoded by the reward's own code too** (`rewards.scalar_model`) and reach trl's RewardTrainer as ids: joined
   as text they would lose the separators, and trl leaves out long pairs. Only the weights are saved, without trl's
   pickles; `problem_type` of a start with several labels is removed, else the saved model could not be loaded.
 - **`token_loss` is the mean over all labelled tokens**, not a mean of batch means.

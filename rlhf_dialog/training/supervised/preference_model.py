@@ -19,10 +19,9 @@ from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings, settle_separator
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.pretrained import load_pretrained
-from rlhf_dialog.rewards.classifier import check_weights
-from rlhf_dialog.rewards.intent import max_input_length
-from rlhf_dialog.rewards.reward_inputs import DIALOGUE, RewardInput, reads_in_pairs
+from rlhf_dialog.rewards.intent import check_weights, max_input_length
 from rlhf_dialog.rewards.reward_model import RewardModel
+from rlhf_dialog.rewards.scalar_model import DIALOGUE, RewardInput, reads_in_pairs
 from rlhf_dialog.terminal import quieter
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from rlhf_dialog.training.supervised.stage import SupervisedStage, drawn

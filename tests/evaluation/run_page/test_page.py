@@ -150,11 +150,6 @@ def test_a_page_begins_with_two_replies_to_one_prompt():
     assert [row[0] for row in shown["rows"]] == ["0 ?", "1 ?", "2 ?"]
     both = top(record(pairs=pairs[:1]), record("b", first=with_texts(1, 1)))
     assert [row[:2] for row in both["rows"]] == [["runs/a", "0 ?"]]
-    one = PageSample("Hi .\nAnd you ?", "No .", {"before": "Hm .", "after": "Fine ."})
-    other = PageSample("Hi .", "No .", {"before": "Hm ."})
-    evaluated = top(record(pairs=pairs, samples=[other, one]))
-    assert evaluated["rows"] == [["Hi .\nAnd you ?", "Hm .", "Fine ."]]
-    assert "evaluation" in evaluated["title"]
 
 
 def test_replies_to_different_prompts_are_said_to_be_that():
@@ -189,17 +184,14 @@ def test_the_moving_average_has_no_bias_at_the_start_and_leaves_gaps():
 
 def test_only_the_page_of_one_run_is_live():
     live = Live("running", 3, 0.25, 1e9, 30.0, 45.0)
-    assert data_of(build_page([record()]))["live"] is None
-    assert data_of(build_page([record(live=live)]))["live"] == asdict(live)
-    assert data_of(build_page([record(live=live), record("b")]))["live"] is None
+    pages = ([record()], [record(live=live)], [record(live=live), record("b")])
+    assert [data_of(build_page(runs))["live"] for runs in pages] == [None, asdict(live), None]
 
 
 @pytest.mark.parametrize(("num_rows", "points"), [(5, 5), (400, 400), (401, 201), (1001, 334)])
 def test_thinning_has_at_most_400_points_and_keeps_the_mean(num_rows, points):
-    draw = random.Random(0)
-    values = [draw.random() for _ in range(num_rows)]
-    means = thin_out(values)
-    sizes = [group.stop - group.start for group in groups(num_rows)]
+    values = [random.Random(i).random() for i in range(num_rows)]
+    means, sizes = thin_out(values), [group.stop - group.start for group in groups(num_rows)]
     assert (len(means), sum(sizes)) == (points, num_rows)
     total = sum(mean * size for mean, size in zip(means, sizes, strict=True))
     assert total / num_rows == pytest.approx(sum(values) / num_rows, rel=1e-5)
@@ -208,26 +200,11 @@ def test_thinning_has_at_most_400_points_and_keeps_the_mean(num_rows, points):
 def test_a_point_is_the_mean_of_the_known_numbers_of_its_neighbours(monkeypatch):
     monkeypatch.setattr(run_page, "MAX_POINTS", 4)
     assert thin_out([1.0, 3.0, None, 5.0, math.nan, math.inf, 7.0]) == [2.0, 5.0, None, 7.0]
-    rows = [{"iteration": i} for i in range(1, 8)]
-    (run,) = data_of(build_page([RunRecord("a", rows)]))["runs"]
+    (run,) = data_of(build_page([RunRecord("a", [{"iteration": i} for i in range(1, 8)])]))["runs"]
     assert run["iterations"] == [[1, 2], [3, 4], [5, 6], [7, 7]]
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, True, "1"])
-def test_what_is_not_a_finite_number_is_null(value):
-    assert number(value) is None
-
-
-def test_curves_are_of_metrics_with_numbers_but_not_of_seconds_and_counters():
-    row = {
-        "iteration": 1,
-        "time_steps": 9,
-        "episodes": 3,
-        "time/update": 0.1,
-        "ppo/value_loss": None,
-        "own/metric": 1 / 3,
-    }
-    assert build_curves([row]) == {"own/metric": [0.333333]}
+    assert [number(value) for value in (math.nan, math.inf, -math.inf, None, True, "1")] == [None] * 6
+    row = {"iteration": 1, "time_steps": 9, "episodes": 3, "time/update": 0.1, "ppo/value_loss": None}
+    assert build_curves([row | {"own/metric": 1 / 3}]) == {"own/metric": [0.333333]}  # no seconds and no counters
 
 
 REST = "the rest (truncation penalty, environment)"
@@ -244,10 +221,7 @@ def test_the_weighted_parts_add_up_to_the_score_with_what_no_part_explains():
     assert list(parts) == ["intent", "length", REST]
     assert parts[REST] == pytest.approx([-0.25, -1.0])
     assert [sum(values[i] for values in parts.values()) for i in range(2)] == pytest.approx([0.45, -0.3])
-
-
-def test_parts_that_explain_the_score_have_no_rest_and_unknown_ones_no_sum():
     assert list(reward_parts([row_with(0.7 + 1e-7, 0.5, 0.2)])) == ["intent", "length"]
-    parts = reward_parts([row_with(1.0, 0.5, 0.2), row_with(1.0, None, 0.2)])
+    parts = reward_parts([row_with(1.0, 0.5, 0.2), row_with(1.0, None, 0.2)])  # unknown ones have no sum
     assert parts[REST] == [pytest.approx(0.3), None]
     assert reward_parts([{"iteration": 1, "objective/score": 1.0}]) == {}

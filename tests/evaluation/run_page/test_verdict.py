@@ -152,14 +152,9 @@ def test_what_is_a_target_in_a_configuration(config, target):
     assert kl_target(config) == target
 
 
-def test_a_run_is_judged_by_the_metrics_that_it_has():
-    no_critic = rows_of(objective__score=UP, ppo__explained_variance=[None] * 12)
-    assert list(states(no_critic)) == ["reward"]
-    acts = rows_of(reward=UP, eval__reward=UP)
-    assert states(acts) == {"reward": "healthy", "validation": "healthy"}
-
-
-def test_numbers_that_are_not_finite_are_left_out():
+def test_a_run_is_judged_by_the_metrics_and_the_finite_numbers_that_it_has():
+    assert list(states(rows_of(objective__score=UP, ppo__explained_variance=[None] * 12))) == ["reward"]
+    assert states(rows_of(reward=UP, eval__reward=UP)) == {"reward": "healthy", "validation": "healthy"}
     holes = [math.nan, *UP, math.inf, None]
     assert verdict(rows_of(objective__score=holes), {})[1][0].sentence.startswith("The reward rises: +4 [+1.73, +6.27]")
     assert states(rows_of(objective__score=UP, objective__entropy=[0.0] * 12)) == {"reward": "healthy"}  # no ratio to 0

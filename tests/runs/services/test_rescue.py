@@ -9,7 +9,7 @@ import torch
 from rlhf_dialog import UserError, VecInfo, VecInfoFactory
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.rewards.errors import RewardError
+from rlhf_dialog.rewards.base import RewardError
 from rlhf_dialog.runs.services.base import Service
 from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
 from tests.parts.ppo_runs import rows, same, weights, without_clocks

@@ -12,7 +12,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.generation import Responder
 from rlhf_dialog.rewards import BaseReward
-from rlhf_dialog.rewards.errors import RewardTimeout
+from rlhf_dialog.rewards.scoring import RewardTimeout
 from rlhf_dialog.runs.services.validation import ValidationService, load_validation_prompts
 from tests.parts.ranks import in_ranks
 from tests.parts.trainers import PROMPTS, make_trainer, settings

@@ -18,10 +18,9 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 from pydantic import BaseModel, Field
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.http_client import Client, EndedEarly, Refused, RequestLimits, TooLong, Unreachable
+from rlhf_dialog.http_client import Client, RequestFailed
 from rlhf_dialog.json_files import check_shape, read_json
 from rlhf_dialog.terminal import visible
-from rlhf_dialog.user_code import TimeLimit
 
 logger = logging.getLogger(__name__)
 WIKIPEDIA, AGENT = "https://en.wikipedia.org/w/api.php", "rlhf-dialog (a lookup in a dialogue)"
@@ -95,7 +94,7 @@ class MediaWiki:
         if not re.fullmatch(r"[\x20-\x7e]+", user_agent):
             raise UserError(f"user_agent: {user_agent!r} must be one line of ASCII text")
         headers = {"User-Agent": user_agent, "Accept": "application/json"}
-        self.client = Client(self.parts, headers, check_address=self._check_address)
+        self.client = Client(self.parts, headers, timeout_s, MAX_ANSWER, self._check_address)
 
     def fetch(self, title: str) -> WikiPage | list[str]:
         """The page; of a disambiguation page the titles that it links to, those with the title first. Raises LookupFailed."""
@@ -117,9 +116,9 @@ class MediaWiki:
 
     def _get(self, target: str) -> bytes:
         try:
-            return self.client.ask("GET", target, RequestLimits(self.timeout_s, MAX_ANSWER))
-        except (TimeLimit, Unreachable, Refused, TooLong, EndedEarly) as error:
-            raise LookupFailed(f"{type(error).__name__} {error}") from error
+            return self.client.ask("GET", target)
+        except RequestFailed as error:
+            raise LookupFailed(str(error)) from error
 
     def _check_address(self, address: str) -> None:
         if not self.private and not is_public(address):

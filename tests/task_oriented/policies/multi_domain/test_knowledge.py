@@ -3,7 +3,6 @@
 import json
 import logging
 import socket
-import ssl
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -265,7 +264,7 @@ def test_a_redirect_is_not_followed():
 def test_a_wiki_that_never_answers():
     with (
         serving(lambda *_: server.closing.wait() and None) as server,
-        pytest.raises(LookupFailed, match="TimeLimit"),
+        pytest.raises(LookupFailed, match="no complete answer"),
     ):
         wiki(server, timeout_s=0.05).fetch("x")
 
@@ -274,9 +273,9 @@ def test_a_wiki_that_is_not_there():
     with socket.socket() as unused:
         unused.bind((HERE, 0))
         address = f"http://{HERE}:{unused.getsockname()[1]}/api.php"
-        with pytest.raises(LookupFailed, match="Unreachable"):
+        with pytest.raises(LookupFailed, match="cannot be reached"):
             MediaWiki(address, private=True).fetch("x")
-    with pytest.raises(LookupFailed, match="Unreachable"):
+    with pytest.raises(LookupFailed, match="cannot be reached"):
         MediaWiki(f"https://{'a' * 64}.example/api.php").fetch("x")  # a label of a name has 63 characters at most
 
 
@@ -285,22 +284,6 @@ def test_an_address_of_this_machine_is_refused_before_a_connection(host, monkeyp
     monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("a connection"))
     with pytest.raises(LookupFailed, match="private=True"):
         MediaWiki(f"https://{host}/api.php").fetch("x")
-
-
-def test_https_checks_the_name_of_the_host(monkeypatch):
-    """What TLS is asked to prove, with a TLS that adds nothing."""
-    names = []
-
-    class Plain:
-        def wrap_socket(self, sock, server_hostname):
-            names.append(server_hostname)
-            return sock
-
-    monkeypatch.setattr(ssl, "create_default_context", Plain)
-    with serving(answering({"title": "Tea", "extract": "A drink."})) as server:
-        address = server.url.replace("http://127.0.0.1", "https://LocalHost")
-        assert MediaWiki(address, timeout_s=60, private=True).fetch("tea") == WikiPage(title="Tea", summary="A drink.")
-    assert names == ["localhost"]
 
 
 @pytest.mark.parametrize(
