@@ -29,19 +29,15 @@ class EpisodeStack:
         self.capacity, self.in_memory = capacity, in_memory
         self._first = self._turns = self._turns_in_memory = 0  # number of the oldest dialogue, from the first one ever
         self._lengths, self._memory = deque[int](), deque[Columns]()
-        self._known_ends: NDArray[np.int64] | None = None
         self._disk: sqlite3.Connection | None = None
 
     def __len__(self) -> int:
-        """Number of turns."""
         return self._turns
 
     @property
     def ends(self) -> NDArray[np.int64]:
         """For each dialogue the row after its last turn, (K,)."""
-        if self._known_ends is None:
-            self._known_ends = np.cumsum(self._lengths, dtype=np.int64)
-        return self._known_ends
+        return np.cumsum(self._lengths, dtype=np.int64)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -59,7 +55,6 @@ class EpisodeStack:
         self._lengths.append(len(next(iter(columns.values()))))
         self._turns += self._lengths[-1]
         self._turns_in_memory += self._lengths[-1]
-        self._known_ends = None
         while self._turns > self.capacity and len(self._lengths) > 1:
             self._drop_oldest()
         while self._turns_in_memory > self.in_memory:

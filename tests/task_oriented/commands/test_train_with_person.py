@@ -9,7 +9,6 @@ import yaml
 
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat_screen import Screen
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
 from rlhf_dialog.task_oriented.commands.chat_environment import build_environment, converse_about_a_goal
 from rlhf_dialog.task_oriented.world.action_list_world import StateFactory
@@ -85,19 +84,9 @@ def test_a_list_of_actions_and_a_state_of_the_users_own(tmp_path, monkeypatch, c
     assert "only people talk about a list of actions" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--error_rate", "0.1"], "leave error_rate and imitation_dialogues out"),
-        (["--rewards", "[3, 1]"], "rewards: the first number is the lowest reward, found [3.0, 1.0]"),
-        (["--reward_after", "week"], "reward_after: found 'week', wanted 'dialogue' or 'turn'"),
-        (["--domain", "{actions: nowhere.json}"], "domain.actions: there is no file 'nowhere.json'"),
-        (["--policy", "gp_sarse"], "unknown policy 'gp_sarse'"),
-    ],
-)
-def test_a_mistake_ends_with_code_2(config, words, said, capsys):
-    assert train_policy.main(["--config", config, *words]) == 2
-    assert said in capsys.readouterr().err
+def test_a_mistake_ends_with_code_2(config, capsys):
+    assert train_policy.main(["--config", config, "--domain", "{actions: nowhere.json}"]) == 2
+    assert "'nowhere.json'" in capsys.readouterr().err
 
 
 class Waiter:
@@ -155,11 +144,6 @@ def test_words_with_a_slash_are_not_said(tmp_path):
     _, shown = talked(tmp_path, ["/help", "//help", "/QUIT"], waiter)
     assert "(there is only the word /quit here; // begins a message with a slash)" in shown
     assert [text.split("\n")[0] for text in waiter.asked] == ["/help"]
-
-
-def test_a_domain_that_is_not_there():
-    with pytest.raises(UserError, match="did you mean 'restaurant'"):
-        build_environment("resturant", input, Screen(print))
 
 
 def test_the_command(agent_folder, monkeypatch, capsys):

@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import DONTCARE, UNKNOWN
-from rlhf_dialog.task_oriented.domains.domain import Domain, check_usable, parse_domain
+from rlhf_dialog.task_oriented.domains.domain import Domain, parse_domain
 from tests.parts.small_domain import DATA, small_domain
 
 
@@ -92,46 +92,3 @@ def test_a_domain_is_read_again_from_its_json():
         ("zoe", "ada", "ben", "cid", "dot", "eve"),
     )
     assert (again.entities, again.requestable) == (domain.entities, domain.requestable)
-
-
-def test_values_without_entities_are_one_line():
-    _, line = check_usable(small_domain(), "f.json")
-    assert line == "f.json: without entities are 1 of 3 values of tea"
-    data = copy.deepcopy(DATA)
-    data["constraints"]["tea"].remove("white")
-    assert check_usable(parse_domain(data, "f"), "f")[1] == ""
-
-
-def broken(**changes):
-    return {**copy.deepcopy(DATA), **changes}
-
-
-def with_entity(**values):
-    return broken(entities=[*DATA["entities"], {"name": "zoe", "tea": "green", "area": "north", **values}])
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ([], "f.json: 'name' is missing"),
-        (broken(constraints=[]), "f.json: 'constraints' is missing, or is not an object"),
-        (broken(constraints={"tea": "green"}), "f.json: constraint slot 'tea': holds something that is not a text"),
-        (broken(requestable=[1]), "f.json: requestable: holds something that is not a text"),
-        (broken(entities=["ada"]), "f.json, entity 1: is not an object with a name"),
-        (with_entity(phone=7), "f.json, entity 6: holds something that is not a text"),
-        (with_entity(fone="7"), "f.json, entity 6 .zoe.: the ontology lacks the slot 'fone'; did you mean 'phone'"),
-        (broken(constraints={}), "the ontology lacks the slot 'tea'"),
-        (broken(entities=[]), "f.json: there are no entities"),
-        (with_entity(name="ada"), "f.json: several entities have the name 'ada'"),
-        (broken(constraints={"tea": ["mint"], "area": ["north"]}), "f.json: no entity has any of .* slot 'tea' .mint."),
-        (broken(constraints={"tea": [], "area": ["north"]}), "slot 'tea' .it has none."),
-    ],
-)
-def test_what_cannot_be_used_names_file_and_slot(data, message):
-    with pytest.raises(UserError, match=message):
-        check_usable(parse_domain(data, "f.json"), "f.json")
-
-
-def test_without_constraints():
-    with pytest.raises(UserError, match="no slot is a constraint"):
-        check_usable(Domain("x", "y", {}, [], [{"name": "n"}]), "f.json")

@@ -1,12 +1,10 @@
 """GP-SARSA: its posterior is the formula's, whole dialogues are what it learns from, it goes on exactly, and it learns."""
 
-import hashlib
 import shutil
 from math import erf
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec, stream
@@ -14,6 +12,7 @@ from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa, load_prior
 from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, list_parts, relate_actions
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from tests.parts.several_policies import hashes, piece
 from tests.parts.small_domain import small_domain
 
 DOMAIN = small_domain()
@@ -24,15 +23,6 @@ EXACT = {"nu": 0.0, "relative_nu": 0.0}
 
 def tea(error_rate=0.3):
     return ActLevel(DOMAIN, error_rate)
-
-
-def piece(one, first, last):
-    """The turns `first` to `last` of a whole dialogue, as the sampler cuts them."""
-    rows = {name: getattr(one, name)[first:last] for name in ("observations", "masks", "actions", "logprobs", "values")}
-    ended = last == len(one)
-    following = one.last_observation if ended else one.observations[last]
-    end = {"terminated": one.terminated and ended, "truncated": one.truncated and ended, "last_observation": following}
-    return Episode(**rows, **end, rewards=one.rewards[first:last], dialogue=one.dialogue, start=first)
 
 
 def random_dialogues(count, seed=0):
@@ -184,38 +174,34 @@ def played(policy, sampler, times):
         policy.update()
 
 
-def hashes(policy, folder):
+def saved(policy, folder):
     folder.mkdir()
     policy.save(folder)
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    return hashes(folder)
 
 
 @pytest.mark.parametrize("has_prior", [False, True])
 def test_n_dialogues_saved_loaded_and_n_more_are_two_n_bit_for_bit(tmp_path, has_prior):
     args = {"kernel": "gausssort", "degree": 2}
     if has_prior:
-        hashes(taught(GPSarsa(SETTING), random_dialogues(5)), tmp_path / "prior")
+        saved(taught(GPSarsa(SETTING), random_dialogues(5)), tmp_path / "prior")
         args["prior"] = str(tmp_path / "prior")
-    whole, sampler = GPSarsa(SETTING, **args), Sampler(tea, 3, 4)
-    played(whole, sampler, 12)
-    stopped, first = GPSarsa(SETTING, **args), Sampler(tea, 3, 4)
-    played(stopped, first, 6)
-    assert stopped._open  # dialogues under way, whose turns must come back
-    stopped.observe(random_dialogues(1)[0])  # and one that has ended, and is not learned yet
-    whole_too, again = GPSarsa(SETTING, **args), GPSarsa(SETTING, **args)
-    played(whole_too, Sampler(tea, 3, 4), 6)
-    then = hashes(stopped, tmp_path / "half")
-    again.load(tmp_path / "half")
-    assert hashes(again, tmp_path / "half_again") == then
-    stopped.update()
-    again.update()
-    assert hashes(again, tmp_path / "a") == hashes(stopped, tmp_path / "b")
-    hashes(whole_too, tmp_path / "middle")
-    resumed, second = GPSarsa(SETTING, **args), Sampler(tea, 3, 4)
-    resumed.load(tmp_path / "middle")
+    whole, half, resumed = (GPSarsa(SETTING, **args) for _ in range(3))
+    played(whole, Sampler(tea, 3, 4), 12)
+    first, second = Sampler(tea, 3, 4), Sampler(tea, 3, 4)
+    played(half, first, 6)
+    assert half._open  # dialogues under way, whose turns must come back
+    then = saved(half, tmp_path / "half")
+    resumed.load(tmp_path / "half")
+    assert saved(resumed, tmp_path / "half_again") == then
     second.load_state_dict(first.state_dict())
     played(resumed, second, 6)
-    assert hashes(resumed, tmp_path / "c") == hashes(whole, tmp_path / "d")
+    assert saved(resumed, tmp_path / "resumed") == saved(whole, tmp_path / "whole")
+    half.observe(random_dialogues(1)[0])  # it has ended, and is not learned yet
+    half.save(tmp_path / "half")
+    again = GPSarsa(SETTING, **args)
+    again.load(tmp_path / "half")
+    assert again.update() == half.update()
 
 
 def test_files_of_other_arguments_or_damaged_ones_are_refused(tmp_path):
@@ -257,14 +243,3 @@ def test_a_turn_counts_as_much_as_its_weight(tmp_path):
         assert variance[0, 1] == pytest.approx(1 / precision)
         assert mean[0, 1] == pytest.approx((0.5 / 4 * 6 + 0.25 / 4 * 4) / precision)
         assert (mean[0, 2], variance[0, 2]) == pytest.approx((0, 9))
-
-
-def test_an_agent_of_an_earlier_version_has_no_weights(tmp_path):
-    policy = GPSarsa(SETTING)
-    policy.observe(random_dialogues(1)[0])
-    policy.save(tmp_path)
-    path = tmp_path / "policy.safetensors"
-    save_file({name: x for name, x in load_file(path).items() if "weights" not in name}, path)
-    again = GPSarsa(SETTING)
-    again.load(tmp_path)
-    assert again.update() == policy.update()

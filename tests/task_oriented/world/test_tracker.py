@@ -78,9 +78,6 @@ def test_requests_wait_until_they_are_answered():
     assert focus.update([], asked).requested == {"phone": 1.0, "hours": 1.0}
     answer = [Act("inform", "name", "ada"), Act("inform", "phone", "11")]
     assert focus.update(answer, [(NULL, 1.0)]).requested == {"hours": 1.0}
-
-
-def test_a_question_whether_counts_as_a_request():
     assert tracker().update([], [([Act("confirm", "tea", "green")], 1.0)]).requested == {"tea": 1.0}
 
 
@@ -94,14 +91,10 @@ def test_offers():
     assert (belief.offered, belief.offers, belief.offer_happened, belief.nothing_found) == ("ada", [], False, True)
 
 
-def test_discourse_acts_are_those_of_this_turn():
+def test_discourse_acts_are_those_of_this_turn_and_reset_forgets():
     focus = tracker()
     assert focus.update([], [([Act("thankyou")], 0.6), (NULL, 0.4)]).discourse_act == {"thankyou": 0.6, "none": 0.4}
     assert focus.update([], [(INFORM, 1.0)]).discourse_act == {"none": 1.0}
-
-
-def test_reset_forgets():
-    focus = tracker()
     focus.update([Act("inform", "name", "ada")], [(INFORM, 1.0)])
     focus.reset()
     assert focus.belief.slots == {"tea": {}, "area": {}, "name": {}}

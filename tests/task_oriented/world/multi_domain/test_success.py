@@ -36,28 +36,17 @@ OFFER, PHONE, STARS = "recommend(hotel-name=ivory house)", "inform(hotel-phone=0
         ([f"{OFFER} {PHONE} {STARS} inform(hotel-parking=yes)"], True, 2 / 3, 1.0),  # useless, and no harm to success
         ([f"{OFFER} {PHONE} {STARS} inform(hotel-area=north)"], True, 1.0, 1.0),  # a constraint is not useless
         ([f"{OFFER} {PHONE} {STARS} inform(police-phone=0999)"], True, 2 / 3, 1.0),  # nobody asked for the police
-        (
-            ["recommend(hotel-name=heather house) inform(hotel-phone=06661) inform(hotel-stars=3)"],
-            False,
-            1.0,
-            1.0,
-        ),  # south
+        ([f"recommend(hotel-name=heather house) {PHONE[:-2]}1) inform(hotel-stars=3)"], False, 1.0, 1.0),  # south
         (["recommend(hotel-name=no such house) inform(hotel-phone=1) inform(hotel-stars=4)"], False, 0.0, 0.0),
-        (
-            [f"{OFFER} inform(hotel-phone=06660) {STARS}", f"{OFFER} {PHONE}"],
-            True,
-            1.0,
-            1.0,
-        ),  # what was said last counts
+        ([f"{OFFER} inform(hotel-phone=06660) {STARS}", f"{OFFER} {PHONE}"], True, 1.0, 1.0),  # the last one counts
         ([], False, 0.0, 0.0),
     ],
 )
 def test_requests_are_answered_with_the_values_of_the_offer(turns, success, precision, recall):
     found = outcome(ASKED, *turns)
-    assert (found.success, found.precision, found.recall) == (success, pytest.approx(precision), pytest.approx(recall))
-    assert found.book_rate is None
-    expected = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    assert found.f1 == pytest.approx(expected)
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    assert (found.success, found.book_rate) == (success, None)
+    assert (found.precision, found.recall, found.f1) == pytest.approx((precision, recall, f1))
 
 
 def test_a_goal_that_nothing_fulfils_yet_is_not_reached():
