@@ -107,7 +107,6 @@ class SummaryActions:
     def __init__(self, domain: Domain):
         self.domain = domain
         self.names = action_names(domain)
-        self.index = {name: number for number, name in enumerate(self.names)}
         self.reset()
 
     def reset(self) -> None:

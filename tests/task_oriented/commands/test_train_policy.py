@@ -49,7 +49,6 @@ def test_another_policy_takes_the_place_of_the_files_and_of_its_arguments(config
         ([], "--config is missing"),
         (["--config", "there_is_none.yaml"], "'there_is_none.yaml' not found"),
         (["--config", "CONFIG", "--overwrite", "--resume"], "give one of them"),
-        (["--config", "CONFIG", "--batchsize", "3"], "did you mean 'batchsz'"),
         (["--config", "CONFIG", "--domain", "nowhere"], "domain 'nowhere'"),
         (["--config", "CONFIG", "--policy", "gp_sarse"], "did you mean 'gp_sarsa'"),
         (["--config", "CONFIG", "--policy.id", "pppo"], "did you mean 'ppo'"),

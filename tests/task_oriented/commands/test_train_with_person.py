@@ -25,7 +25,7 @@ def config(tmp_path):
     return str(path)
 
 
-def test_a_day_in_the_terminal_and_the_next_one(config, tmp_path, monkeypatch, capsys):
+def test_a_day_in_the_terminal_the_next_one_and_what_was_learned(config, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*GOOD[:-1], "30", "20", ""])))
     assert train_policy.main(["--config", config]) == 0
     shown = capsys.readouterr().out
@@ -38,11 +38,6 @@ def test_a_day_in_the_terminal_and_the_next_one(config, tmp_path, monkeypatch, c
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert train_policy.main(["--config", config, "--resume", "auto"]) == 0
     assert "1 dialogue so far, 1 of them rewarded" in capsys.readouterr().out
-
-
-def test_the_agent_is_measured_with_simulated_users(config, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*GOOD, ""])))
-    assert train_policy.main(["--config", config]) == 0
     agent = ["--agent", str(tmp_path / "runs" / "tea" / "agent"), "--dialogues", "3"]
     assert evaluate_policy.main(agent) == 2
     assert "measure with a simulated user, --user friendly" in capsys.readouterr().err
@@ -53,10 +48,7 @@ def test_ctrl_c_at_a_prompt_is_the_end_of_the_day(config, monkeypatch, capsys):
     typed = iter(GOOD)
 
     def read(prompt):
-        line = next(typed, None)
-        if line is None:
-            signal.raise_signal(signal.SIGINT)
-        return line
+        return next(typed, None) or signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("rlhf_dialog.task_oriented.commands.train_with_person.read_text", read)
     assert train_policy.main(["--config", config]) == 130
@@ -120,12 +112,10 @@ def talked(tmp_path, lines, waiter):
 
 
 def test_a_goal_that_is_reached(tmp_path):
-    waiter = Waiter()
-    goal = talked(tmp_path, ["quit", "quit"], Waiter())[1][0]
+    waiter, goal = Waiter(), talked(tmp_path, ["quit", "quit"], Waiter())[1][0]
     wanted = goal.partition(": ")[2].partition(". Find")[0]
-    success, shown = talked(
-        tmp_path, ["", f"I want {wanted}", "phone number and opening hours ?", "thanks, bye"], waiter
-    )
+    typed = ["", f"I want {wanted}", "phone number and opening hours ?", "thanks, bye"]
+    success, shown = talked(tmp_path, typed, waiter)
     assert shown[0] == goal
     assert goal.startswith("You are looking for a cafe: ")
     assert (success, shown[-1], waiter.ended) == (True, "The dialogue has succeeded (turns: 2).", True)

@@ -1,4 +1,3 @@
-import copy
 import json
 import pickle
 from itertools import product
@@ -32,19 +31,10 @@ def test_values_are_in_lower_case():
 
 def test_goals_are_those_of_drawing_until_two_or_three_fit():
     domain = small_domain()
-    drawn = [
-        dict(zip(domain.constraints, values, strict=True))
-        for values in product(*((*values, DONTCARE) for values in domain.constraints.values()))
-    ]
-    wanted = [
-        goal
-        for goal in drawn
-        if sum(
-            all(e[s] in (v, *e.values()) if v == DONTCARE else e[s] == v for s, v in goal.items())
-            for e in DATA["entities"]
-        )
-        in (2, 3)
-    ]
+    wanted = []
+    for tea, area in product(*((*values, DONTCARE) for values in domain.constraints.values())):
+        fits = [e for e in DATA["entities"] if tea in (e["tea"], DONTCARE) and area in (e["area"], DONTCARE)]
+        wanted += [{"tea": tea, "area": area}] if len(fits) in (2, 3) else []
     goals, weights = domain.goals()
     assert sorted(map(str, goals)) == sorted(map(str, wanted))
     assert weights == pytest.approx([(n + 1) / 12 for n in range(len(goals))])  # 4 x 3 goals, equally probable
@@ -74,21 +64,15 @@ def test_the_hash_knows_content_and_nothing_else():
     assert first.hash == second.hash
     assert len(first.hash) == 64
     assert pickle.loads(pickle.dumps(first)).hash == first.hash  # as a worker gets it
-    other = copy.deepcopy(DATA)
-    other["entities"][0]["phone"] = "12"
-    assert parse_domain(other, "f").hash != first.hash
-    other = copy.deepcopy(DATA)
-    other["constraints"]["tea"].append("red")
-    assert parse_domain(other, "f").hash != first.hash
+    other = parse_domain(DATA | {"constraints": DATA["constraints"] | {"tea": ["green", "black", "white", "red"]}}, "f")
+    assert other.hash != first.hash
+    assert parse_domain(DATA | {"entities": [DATA["entities"][0] | {"phone": "12"}]}, "f").hash != first.hash
 
 
 def test_a_domain_is_read_again_from_its_json():
     """With an entity that lacks a slot, and a name of no entity, as PyDial's ontologies have."""
     domain = Domain("tea", "cafe", DATA["constraints"], DATA["requestable"], DATA["entities"], ["zoe", "ada"])
     again = parse_domain(json.loads(json.dumps(domain.as_json())), "tea.json")
-    assert (again.hash, again.name, again.values("name")) == (
-        domain.hash,
-        "tea",
-        ("zoe", "ada", "ben", "cid", "dot", "eve"),
-    )
+    assert (again.hash, again.name) == (domain.hash, "tea")
+    assert again.values("name") == ("zoe", "ada", "ben", "cid", "dot", "eve")
     assert (again.entities, again.requestable) == (domain.entities, domain.requestable)

@@ -189,8 +189,7 @@ def test_it_is_engels_sparse_posterior_when_few_turns_join():
 
 def test_a_turn_that_is_known_already_does_not_join_and_counts_all_the_same():
     features, actions, values = turns(5)
-    twice = [np.concatenate([x, x]) for x in (features, actions, values)]
-    found = block(0.0, *twice)
+    found = block(0.0, *(np.concatenate([x, x]) for x in (features, actions, values)))
     assert len(found.points) == 5
     once = block(0.0, features, actions, values)
     assert (asked_of(found, features)[1] < asked_of(once, features)[1]).all()

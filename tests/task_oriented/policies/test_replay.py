@@ -78,18 +78,6 @@ def test_whole_dialogues_are_drawn_and_the_newest_ones_are_found():
     assert newest["ended"].sum() == 2
 
 
-def test_the_oldest_dialogues_make_room():
-    everything, _ = counted(10**6, 200)
-    replay, _ = counted(20, 200)
-    kept = len(dialogues(replay))
-    assert 16 < len(replay) <= 20
-    assert torch.equal(replay.newest(kept)["observations"], everything.newest(kept)["observations"])
-    full, _ = counted(len(replay), 200)
-    assert len(dialogues(full)) == kept
-    tiny, _ = counted(1, 200)
-    assert len(dialogues(tiny)) == 1
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -60,12 +60,9 @@ def test_another_domain_is_refused_by_name(tmp_path):
         load_policy_checkpoint(source, policy(), {"domain_hash": other.hash, "seed": 0}, other)
 
 
-def test_another_run_is_refused_with_the_settings_that_differ(tmp_path):
+def test_another_run_and_a_checkpoint_that_changed_on_disk_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"\n  seed: 0 -> 4"):
         load_policy_checkpoint(saved(tmp_path), policy(), IDENTITY | {"seed": 4}, DOMAIN)
-
-
-def test_a_checkpoint_that_changed_on_disk_is_refused(tmp_path):
     source = saved(tmp_path)
     weights = source / "policy.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
@@ -88,15 +85,13 @@ def test_an_agent_says_what_it_is_for(tmp_path):
     [
         (None, "is not the agent of a dialogue policy"),
         ("{", "is damaged"),
-        ("[" * 100_000, "is damaged: is nested too deeply"),
-        ({}, "is damaged: KeyError"),
-        ({"format_version": 9}, "has format version 9; this program reads 1"),
+        ("{}", "is damaged: KeyError"),
+        ('{"format_version": 9}', "format version 9"),
     ],
 )
 def test_a_folder_that_holds_no_agent_is_refused(tmp_path, content, said):
     if content is not None:
-        text = content if isinstance(content, str) else json.dumps(content)
-        (tmp_path / "policy_agent.json").write_text(text, encoding="utf-8")
+        (tmp_path / "policy_agent.json").write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=said):
         read_policy_agent(tmp_path)
 

@@ -30,9 +30,7 @@ def test_lines_where_nobody_watches(metrics, lines, caplog):
     console = PolicyConsole(live=True)  # there is no terminal
     with caplog.at_level("INFO", logger="rlhf_dialog"):
         console.log(3, metrics)
-        console.advance(0.5)
-    with console.pause():
-        console.close()
+    console.close()
     assert [record.getMessage() for record in caplog.records] == lines
 
 

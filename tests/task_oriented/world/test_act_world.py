@@ -11,7 +11,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.act_world import ActWorld, GymnasiumWorld, acts_from
+from rlhf_dialog.task_oriented.world.act_world import ActWorld, acts_from
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.person_world import PersonWorld
 from tests.parts.persons import typing
@@ -169,56 +169,20 @@ def test_what_a_users_user_gets_wrong_names_class_and_method(user, said):
         dialogue()
 
 
-class Silent:
-    """A user without words, and its goal at once."""
-
-    def begin(self, goal, rng):
-        self.goal = goal
-        return []
-
-    def answer(self, system_acts):
-        return []
-
-
-class Small(GymnasiumWorld):
-    """Three actions, of which the second one makes no sense."""
-
-    def __init__(self, masked):
-        super().__init__(2, masked)
-        self.user = Silent()
-        self._declare(4, ("a", "b", "c"))
-
-    def _draw_goal(self, options, rng):
-        self.drawn = rng.random()
-        return {}
-
-    def _system_turn(self, action):
-        return [Act(self.names[action])]
-
-    def _observe(self, system_acts, action, is_over):
-        self._allow(np.array([True, False, True]))
-        return np.zeros(4, np.float32)
-
-
-@pytest.mark.parametrize(("masked", "expected"), [(True, [True, False, True]), (False, [True, True, True])])
-def test_masks_are_told_and_may_be_turned_off(masked, expected):
-    world = Small(masked)
-    _, info = world.reset(seed=0)
-    assert info["action_mask"].tolist() == world.action_masks().tolist() == expected
-    assert world.step(0)[4]["action_mask"].tolist() == expected
+TEA = small_domain()
 
 
 def test_a_seed_that_is_not_given_comes_from_gymnasiums_generator():
-    draws = []
-    for _ in range(2):
-        world = Small(True)
-        world.np_random = np.random.default_rng(5)
+    goals = []
+    for seed in (5, 5, 6):
+        world = ActLevel(TEA)
+        world.np_random = np.random.default_rng(seed)
         world.reset()
-        draws.append(world.drawn)
-    assert draws[0] == draws[1]
+        goals.append((world._seed, world.first_goal))
+        assert world.action_masks() is world.mask
+    assert goals[0] == goals[1] != goals[2]
 
 
-TEA = small_domain()
 LINES = ["green tea in the north please", "what is the phone number ?"]
 ACTIONS = ["inform", "inform_byname"]
 

@@ -17,7 +17,6 @@ from rlhf_dialog.task_oriented.world.action_list_world import (
     split_words,
 )
 from tests.parts.persons import typing
-from tests.parts.processes import ROOT
 
 ACTIONS = ActionList(
     [
@@ -72,13 +71,6 @@ def test_one_reward_for_the_whole_dialogue():
 FREE = {"name": "again", "sentence": "Pardon ?"}
 
 
-def allowed(condition, taken, heard=""):
-    actions = ActionList(
-        [FREE, {"name": "ask", "sentence": "Which one ?"}, {"name": "x", "sentence": "X .", **condition}], "list"
-    )
-    return actions.mask(taken, heard)[2]
-
-
 @pytest.mark.parametrize(
     ("condition", "taken", "heard", "is_allowed"),
     [
@@ -102,7 +94,8 @@ def allowed(condition, taken, heard=""):
     ],
 )
 def test_an_action_is_allowed_where_its_conditions_hold(condition, taken, heard, is_allowed):
-    assert allowed(condition, taken, heard) is is_allowed
+    ask, x = {"name": "ask", "sentence": "Which one ?"}, {"name": "x", "sentence": "X .", **condition}
+    assert ActionList([FREE, ask, x], "list").mask(taken, heard)[2] is is_allowed
 
 
 @pytest.mark.parametrize(
@@ -153,12 +146,6 @@ def test_the_names_make_the_hash(tmp_path):
         read_actions(path)
 
 
-def test_the_list_that_ships_can_be_used():
-    actions = read_actions(ROOT / "configs" / "actions.json")
-    assert len(actions.names) >= 10
-    assert actions.actions[actions.names.index("goodbye")].ends
-
-
 TURNS = [("", "Hello there"), ("ask", "Blue, blue and red")]
 
 
@@ -196,11 +183,6 @@ def own(monkeypatch):
     StateFactory.register("newest_first", lambda turns: [float(turns.reverse() is None)])
 
 
-def test_a_function_of_the_users_own(own):
-    state = StateFunction("length", {"unit": 2.0})
-    assert (state.size, state(TURNS).tolist()) == (2, [4.0, 1.0])
-
-
 @pytest.mark.parametrize(
     ("name", "args", "said"),
     [
@@ -219,6 +201,7 @@ def test_a_state_that_cannot_be_used(own, name, args, said):
 def test_a_state_keeps_its_size_and_leaves_the_turns_as_they_are(own):
     with pytest.raises(UserError, match=r"ragged: returned .*1 finite numbers"):
         StateFunction("ragged", {})(TURNS)
-    turns = list(TURNS)
+    turns, state = list(TURNS), StateFunction("length", {"unit": 2.0})
+    assert (state.size, state(TURNS).tolist()) == (2, [4.0, 1.0])
     StateFunction("newest_first", {})(turns)
     assert turns == TURNS

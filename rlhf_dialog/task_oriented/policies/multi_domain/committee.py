@@ -85,11 +85,6 @@ class Committee:
         self._connect(abstractions.read_abstraction(path, domain) if path else abstractions.make_abstraction(domain))
         self._pieces = EpisodeBuffer()
 
-    @property
-    def num_points(self) -> int:
-        """The size of the dictionaries, all in all."""
-        return sum(member.num_points for member in self.members.values())
-
     def act(
         self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
     ) -> tuple[Actions, Extras]:

@@ -57,7 +57,7 @@ def test_acts_decide_too():
     assert (topics.is_over, topics.topic) == (True, "")
 
 
-def test_several_topics_at_once_are_asked_about():
+def test_several_topics_at_once_are_asked_about_and_goodbye_ends_it():
     topics, said = talk("a hotel and a train")
     assert (topics.topic, said) == ("", "Is it about hotel or train? We can do one after the other.")
     assert topics.hear("the hotel") == ""

@@ -1,6 +1,5 @@
 import warnings
 from dataclasses import replace
-from functools import cache
 from random import Random
 
 import numpy as np
@@ -129,45 +128,6 @@ def test_success_is_what_the_transcript_says(policy, arguments):
     assert [info["success"] for info in infos] == [judge(WORLD, info) for info in infos]
     if policy is not handcrafted:
         assert {info["success"] for info in infos} == {True, False}
-
-
-def only(*intents):
-    """A policy that goes through these actions of all domains again and again, allowed or not."""
-
-    def policy(environment):
-        names = [name for name in environment.names if name in intents or name.partition("_")[2] in intents]
-        said = iter(range(10**9))
-        return lambda observation, mask: environment.names.index(names[next(said) % len(names)])
-
-    return policy
-
-
-def everything_allowed(environment):
-    """Informs, offers and books all that can be, of all domains in turn."""
-    said = iter(range(10**9))
-    return lambda observation, mask: int(np.flatnonzero(mask)[next(said) % mask.sum()])
-
-
-FARMERS = {
-    "goodbye at once": only("bye"),
-    "informs everything": only("recommend", "inform"),
-    "books everything": only("book"),
-    "all in turn": everything_allowed,
-    "at random": at_random,
-}
-
-
-@cache
-def reward_of_the_task():
-    environment = MultiActLevel(WORLD)
-    return np.mean([total for total, _, _ in many(environment, handcrafted(environment), 100)])
-
-
-@pytest.mark.parametrize("name", FARMERS)
-def test_nothing_is_earned_but_by_doing_the_task(name):
-    environment = MultiActLevel(WORLD, masked=name in ("all in turn", "at random"))
-    found = [total for total, _, _ in many(environment, FARMERS[name](environment), 100)]
-    assert np.mean(found) < reward_of_the_task() - 5
 
 
 def test_a_goal_of_ones_own_and_actions_of_a_mask_can_be_said():

@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_dialog.errors import SignalExit
-from rlhf_dialog.task_oriented.world.acts import Act, format_acts
+from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 from rlhf_dialog.task_oriented.world.goals import Goal
 from rlhf_dialog.task_oriented.world.success import Evaluator
@@ -70,22 +70,6 @@ def test_a_person_is_shown_what_was_missing(replies, reason):
     info = [environment.step(reply) for reply in replies][-1][4]
     assert info["success"] is False
     assert why_failed(TEA, info).startswith(reason)
-
-
-@pytest.mark.parametrize(
-    ("typed", "acts"),
-    [
-        ("I need their phone number and the area please", "request(phone)"),
-        ("yes, what is the phone number?", "request(phone)"),
-        ("the phone number of ada", "inform(name=ada) request(phone)"),
-        ("which area is it in?", "request(area)"),
-        ("green tea. I do not care about the area", "inform(tea=green) inform(area=dontcare)"),
-        ("I have no preference", "inform(=dontcare)"),
-        ("something northly, with black tea", "inform(area=north) inform(tea=black)"),
-    ],
-)
-def test_what_people_type_is_read(typed, acts):
-    assert format_acts(HumanUser(TEA, input, print).read(typed)) == acts
 
 
 def test_words_and_rewards_go_their_ways():
