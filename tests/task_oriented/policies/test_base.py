@@ -81,6 +81,35 @@ def test_the_signature_lists_the_arguments_that_can_be_given():
     assert Learner(None, more=2).args.more == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [
+        (
+            "ppo",
+            {"hidden_sizes": (128, 64), "gamma": 0.99, "gae_lambda": 0.95, "clip_param": 0.2, "entropy_coef": 0.01},
+        ),
+        (
+            "gp_sarsa",
+            {"kernel": "polysort", "gamma": 1.0, "sigma": 5.0, "nu": 0.001, "relative_nu": 0.02, "scale": 1.0},
+        ),
+        (
+            "dqn",
+            {"hidden_sizes": (300, 100), "gamma": 0.99, "capacity": 6000, "batch_size": 64, "steps_per_dialogue": 2.0},
+        ),
+        ("dqn", {"epsilon": 0.3, "epsilon_dialogues": 1000, "target_share": 0.02}),
+        ("bbqn", {"prior_sigma": 0.2, "initial_sigma": 0.02, "noise_sigma": 1.0, "kl_coef": 0.01}),
+        ("feudal", {"hidden_sizes": (130, 50)}),
+        ("acer", {"truncation": 5.0, "trust": 1.0, "average_share": 0.05, "entropy_coef": 0.01, "lr": 1e-3}),
+        ("a2c", {"hidden_sizes": (200, 75), "td_lambda": 0.95, "truncation": 1.0, "lr": 5e-4, "batch_size": 16}),
+        ("tracer", {"trust": 0.01, "average_share": 0.05}),
+        ("enac", {"hidden_sizes": (130, 50), "max_kl": 0.05, "ridge": 0.1, "batch_size": 64, "capacity": 6400}),
+    ],
+)
+def test_the_defaults_are_those_of_the_papers(name, defaults):
+    args = build_policy(name, {}, SETTING).args
+    assert {key: getattr(args, key) for key in defaults} == defaults
+
+
 DOMAIN = small_domain()
 SETTING = PolicySpec(Layout(DOMAIN).size, len(action_names(DOMAIN)), domain=DOMAIN)
 
@@ -110,6 +139,9 @@ def test_the_weights_follow_from_the_seed_and_nothing_else():
     assert all(torch.equal(x, one[name]) for name, x in learner().state_dict().items())
     assert not torch.equal(learner(1).policy[0].weight, one["policy.0.weight"])
     assert [type(layer).__name__ for layer in learner().policy] == ["Linear", "Tanh", "Linear"]
+    assert learner().policy[2].weight.norm(dim=1).tolist() == pytest.approx([0.01, 0.01])  # orthogonal, with this gain
+    assert learner().critic[0].weight.norm(dim=0).tolist() == pytest.approx([2**0.5] * 3)
+    assert learner().optimizer.defaults["eps"] == 1e-5
 
 
 @pytest.mark.parametrize(

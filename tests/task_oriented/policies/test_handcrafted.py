@@ -40,7 +40,7 @@ SURE = {"tea": {"green": 0.9}, "area": {"north": 0.9}}
         ({"green": 0.29}, "request_tea"),
         ({"green": 0.31}, "confirm_tea"),
         ({"green": 0.5, "black": 0.2}, "confirm_tea"),
-        ({"green": 0.5, "black": 0.4}, "select_tea"),
+        ({"green": 0.5, "black": 0.35}, "select_tea"),
         ({"green": 0.59, "black": 0.4}, "select_tea"),
         ({"green": 0.65, "black": 0.3}, "confirm_tea"),
         ({"green": 0.81, "black": 0.1}, "request_area"),

@@ -34,11 +34,14 @@ def test_lines_where_nobody_watches(metrics, lines, caplog):
     assert [record.getMessage() for record in caplog.records] == lines
 
 
+WHOLE = {"imitation_dialogues": 4, "eval_interval": 4, "save_interval": 4}
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The folder of a run that nobody disturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    policy_run(folder, imitation_dialogues=4).train()
+    policy_run(folder, **WHOLE).train()
     return folder / "run"
 
 
@@ -47,7 +50,7 @@ def weights(run: Path) -> bytes:
 
 
 def resumed(folder: Path, **changes) -> Path:
-    policy_run(folder, resume=True, imitation_dialogues=4, **changes).train()
+    policy_run(folder, resume=True, **WHOLE | changes).train()
     return folder / "run"
 
 
@@ -57,7 +60,8 @@ def test_what_a_run_leaves(whole):
     rows = numbers(whole)
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [row["time_steps"] for row in rows] == [50, 100, 150, 200, 250, 300]
-    assert [row["iteration"] for row in rows if "eval/success" in row] == [3, 6]
+    assert [row["iteration"] for row in rows if "eval/success" in row] == [4, 6]
+    assert sorted(path.name for path in (whole / "checkpoints").glob("iter_*")) == ["iter_000004", "iter_000006"]
     assert len({row["eval/handcrafted_reward"] for row in rows if "eval/success" in row}) == 1
     assert rows[0]["imitation/accuracy"] > 0
     assert all(later["dialogues"] >= row["dialogues"] for row, later in pairwise(rows))
@@ -78,7 +82,7 @@ def test_a_failure_while_turns_are_sampled_loses_no_finished_iteration(tmp_path,
 
     monkeypatch.setattr(Sampler, "sample", failing)
     with pytest.raises(RunStopped):
-        policy_run(tmp_path, imitation_dialogues=4).train()
+        policy_run(tmp_path, **WHOLE).train()
     assert (tmp_path / "run" / "checkpoints" / "latest").read_text(encoding="utf-8") == "iter_000003"
     assert not (tmp_path / "run" / "agent").exists()
     monkeypatch.setattr(Sampler, "sample", sample)

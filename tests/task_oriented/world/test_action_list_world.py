@@ -59,7 +59,7 @@ def test_ends_by_the_person_the_limit_and_the_day():
     _, steps, _ = led(["hi", "1", "bye"], ["hello", "bye"])  # the day ends where the last answer would be rewarded
     assert (steps[1][2:4], steps[1][4]["left"], steps[1][4]["rewards"]) == ((False, True), True, [1.0, None])
     _, steps, _ = led([], ["hello"])
-    assert (steps[0][1], steps[0][3], steps[0][4]["rewards"]) == (0.0, True, [])
+    assert (steps[0][1], steps[0][3], steps[0][4]["rewards"], steps[0][4]["success"]) == (0.0, True, [], False)
 
 
 def test_one_reward_for_the_whole_dialogue():

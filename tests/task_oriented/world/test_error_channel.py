@@ -77,6 +77,15 @@ def test_confidences_are_those_of_the_two_sets(rate):
         assert np.mean(scores) == pytest.approx((drawn[:, 0] / drawn.sum(axis=1)).mean(), abs=0.02)
 
 
+def test_confidences_are_clipped_before_they_are_shares():
+    class Extreme(Random):
+        def gauss(self, mean, deviation):
+            return 9.0 if mean > 0.5 else -9.0  # one of six is above
+
+    hypotheses = ErrorChannel(DOMAIN, 0.3, Extreme(1))(TURN)
+    assert hypotheses[0][1] == pytest.approx(0.99 / (0.99 + 5 * 0.01))
+
+
 def test_values_slots_and_types_are_confused():
     """.5 values, .3 slots, .2 types, in a domain in which every slot has values."""
     domain = Domain("tea", "cafe", DATA["constraints"], ["name", "tea", "area"], DATA["entities"])

@@ -16,6 +16,7 @@ def informs(name: str, **values: str) -> list[Act]:
 PERFECT = DialogueOutcome(True, 1.0, 1.0, 1.0)  # also where nothing is asked
 OFFER = informs("ada", tea="green", area="north")
 PHONE, HOURS = informs("ada", phone="11"), informs("ada", hours="9 to 5")
+BOTH = [Act("inform", "name", "none"), Act("except", "name", "ada"), Act("except", "name", "ben")]
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,7 @@ PHONE, HOURS = informs("ada", phone="11"), informs("ada", hours="9 to 5")
         ([informs("cid"), OFFER, PHONE, HOURS], True),
         ([PHONE, HOURS, informs("ben")], False),  # answers about another venue
         ([PHONE, HOURS, informs("ben"), OFFER], True),
+        ([[*BOTH, *PHONE[1:], *HOURS[1:]]], False),  # answers about two venues
         ([], False),
         ([[Act("bye")]], False),
         ([[Act("inform", "name", "none")]], False),

@@ -6,6 +6,7 @@ from rlhf_dialog.task_oriented.world.acts import format_acts
 from rlhf_dialog.task_oriented.world.summary import Layout, SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import Belief
 from tests.parts.small_domain import small_domain
+from tests.parts.strange_domains import strange
 
 DOMAIN = small_domain()
 
@@ -19,6 +20,7 @@ def summary(tea=None, area=None, **parts):
     [
         ({"green": 0.6}, True),
         ({"green": 0.4}, False),  # none has .6
+        ({"green": 0.5}, True),
         ({"green": 0.36, "black": 0.34}, True),  # above 1 / 2.9, and none has .3
         ({"green": 0.34, "black": 0.33, "white": 0.33}, False),  # not above 1 / 2.9 = .345
         ({"dontcare": 0.9}, True),
@@ -149,6 +151,13 @@ BLACK, WHITE = ({"tea": {tea: 1.0}, "area": {"dontcare": 1.0}} for tea in ("blac
 )
 def test_the_turn_that_an_action_becomes(belief, name, turn):
     assert says(name, belief) == turn
+
+
+def test_an_offer_says_at_most_five_values():
+    domain = strange("twelve slots")
+    belief = Belief({slot: {domain.entities[0][slot]: 1.0} for slot in domain.constraints} | {"name": {}})
+    turn = SummaryActions(domain).acts("inform", belief, summarise(domain, belief))
+    assert [act.slot for act in turn] == ["name", *list(domain.constraints)[:5]]
 
 
 def test_alternatives_and_then_nothing_but_what_was_offered():

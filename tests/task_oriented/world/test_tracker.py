@@ -69,6 +69,8 @@ def test_questions_after_an_offer_are_about_the_venue():
     offer = [Act("inform", "name", "ada"), *INFORM]
     assert focus.update(offer, [([Act("request", "phone")], 0.9), (NULL, 0.1)]).method == pytest.approx({"byname": 0.9})
     assert focus.update([], [([Act("thankyou")], 1.0)]).method == pytest.approx({"byname": 0.9})  # stays
+    denied = [Act("deny", "tea", "green"), Act("request", "phone")]
+    assert focus.update([], [(denied, 1.0)]).method == pytest.approx({"byname": 0.9})
 
 
 def test_requests_wait_until_they_are_answered():

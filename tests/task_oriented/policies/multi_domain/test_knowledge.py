@@ -117,6 +117,7 @@ def test_titles_are_offered_and_the_answer_taken():
 def test_long_texts_end_with_a_sentence_and_long_lists_early():
     assert shorten("One two. Three four.", 20) == "One two. Three four."
     assert shorten("One two. Three four.", 12) == "One two."
+    assert shorten("Once. Two three four", 12) == "Once."
     assert shorten("A. bcdefghijklmn", 12) == "A. bcdef ..."  # a sentence of less than a third is too little
     page = WikiPage(title="t" * 81, summary="s" * 601, sections={f"H{n}": "x" for n in range(12)})
     found, headings = talk(Knowledge(policy, Shelf({"A": page})), "What is A?", "What is its colour?")

@@ -68,6 +68,9 @@ def test_pieces_are_held_back_until_the_end_and_saved(tmp_path):
     pieces = EpisodeBuffer()
     assert pieces.join_episode(piece(whole, 0, 1)) is None
     assert pieces.join_episode(piece(whole, 1, 2)) is None
+    alone = EpisodeBuffer()
+    alone.join_episode(piece(whole, 0, 1))
+    assert alone.join_episode(piece(whole, 2, 3)).start == 2  # the turn between them was not seen
     pieces.save(tmp_path)
     again = EpisodeBuffer()
     again.load(tmp_path)

@@ -7,9 +7,16 @@ import pytest
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, HandcraftedMulti, RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.in_words import PolicyInWords
-from rlhf_dialog.task_oriented.policies.sampling.measures import compare_dialogues, means, measure_dialogues
+from rlhf_dialog.task_oriented.policies.sampling.measures import (
+    TEST_SEED,
+    VALIDATION_SEED,
+    compare_dialogues,
+    means,
+    measure_dialogues,
+)
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import describe_belief, plain_transcript, transcript
+from rlhf_dialog.task_oriented.runs.run import IMITATION_SEED
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.task_oriented.world.restaurant import restaurant
@@ -116,6 +123,7 @@ def test_means_are_those_of_whole_dialogues():
         {"success": 0.5, "reward": (0 + 2.1 + 6.3 + 12.6) / 4, "turns": 2.5}
     )
     assert math.isnan(means([])["success"])
+    assert len({VALIDATION_SEED, TEST_SEED, IMITATION_SEED}) == 3
 
 
 class Silent(Counted):

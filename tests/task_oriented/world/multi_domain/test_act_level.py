@@ -21,6 +21,7 @@ def test_gymnasium_checks_it(arguments):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(MultiActLevel(WORLD, **arguments), skip_render_check=True)
+    assert MultiActLevel(WORLD, **arguments).max_turns == arguments.get("max_turns", 20)
 
 
 @pytest.mark.parametrize("rewards", [{}, {"end_reward": (20, 0)}])

@@ -89,6 +89,11 @@ SOUTH, NORTH = "inform(hotel-area=south)", "inform(hotel-area=north)"
         ),
         ([("", NORTH)], "hotel_request", "request(hotel-stars) request(hotel-parking)"),
         (
+            [("", "inform(restaurant)")],
+            "restaurant_request",
+            "request(restaurant-food) request(restaurant-area) request(restaurant-pricerange)",
+        ),
+        (
             [("", "inform(hotel-book day=friday)")],
             "hotel_request_booking",
             "request(hotel-book stay) request(hotel-book people)",
@@ -151,6 +156,7 @@ def test_requests_counts_and_the_last_domain():
     assert {"hotel: none", "restaurant: current", "restaurant: asked phone", "restaurant: many"} <= names
     assert "hotel: current" not in names
     assert seen("inform(hotel-name=ivory house)")[0] >= {"hotel: one"}
+    assert seen("inform(hotel)")[0] >= {"hotel: few"}  # five
     assert "train: few" not in seen("inform(train-day=friday)")[0]
 
 
@@ -224,7 +230,9 @@ def test_what_is_booked_refused_or_declined_is_so_until_something_changes():
     refused = ("nobook(hotel-book day=friday)", "reqmore()")
     assert after(("", BOOKING), refused).domains["hotel"].refused
     assert not after(("", BOOKING), refused, ("", "inform(hotel-book day=monday)")).domains["hotel"].refused
-    assert after(("", "inform(hotel-book day=dontcare)")).domains["hotel"].declined
+    declines = ("", "inform(hotel-book day=dontcare)")
+    assert after(declines).domains["hotel"].declined
+    assert not after(declines, ("", "inform(hotel-book day=friday)")).domains["hotel"].declined
 
 
 def test_a_booking_is_written_down_under_its_reference_unless_it_is_refused():

@@ -77,6 +77,13 @@ def _with_order(*names):
     return MultiDomain("small", WORLD.services, Chances({names: 1.0}))
 
 
+def test_a_restaurant_is_often_wanted_in_the_area_of_the_attraction():
+    pairs = [tuple(goal.by_domain.values()) for goal in goals(600, _with_order("attraction", "restaurant"))]
+    both = [(one, two) for one, two in pairs if "area" in one.info and "area" in two.info and not two.fail_info]
+    assert len(both) > 100
+    assert sum(one.info["area"] == two.info["area"] for one, two in both) / len(both) > 0.6
+
+
 def test_a_room_and_a_table_are_for_the_same_day():
     pairs = [goal.by_domain for goal in goals(300, _with_order("restaurant", "hotel"))]
     both = [w for w in pairs if w["restaurant"].book and w["hotel"].book]

@@ -114,6 +114,13 @@ def test_names_that_several_entities_share():
     assert not outcome(goal, said, f"inform(train-trainID=tr0) inform(train-price={other})").success
 
 
+def test_the_ends_of_a_journey_do_not_count_for_the_book_rate():
+    first = WORLD.services["train"].entities[0]  # on Monday at 8:15
+    info = {slot: first[slot] for slot in ("departure", "destination")} | {"day": "friday", "leaveAt": "07:15"}
+    goal = {"train": {"info": info, "book": {"people": "2"}}}
+    assert outcome(goal, bookings=[booking(0, "train", {"people": "2"})]).book_rate == 0.5
+
+
 def test_the_measures_are_of_all_domains_together():
     found = outcome(
         ASKED | BOOKED | TAXI | {"police": {"requests": ["phone", "address"]}},

@@ -109,6 +109,8 @@ def test_a_booking_and_its_reference():
     assert answer(user, wrong) == {"inform(hotel-book day=friday)"}
     assert answer(user, wrong.replace("monday", "friday")) == {"bye()"}
     assert user.goal.by_domain["hotel"].booked == "a1"
+    answer(user, "recommend(hotel-name=granite house)")
+    assert user.goal.by_domain["hotel"].booked == ""
 
 
 def test_a_refused_booking_is_changed_or_the_user_leaves():

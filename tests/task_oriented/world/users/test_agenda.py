@@ -166,7 +166,9 @@ def test_an_alternative_is_wanted_once_and_the_first_venue_refused():
     assert talker.goal.other_than == ["ada"]
     assert says(talker, ADA_TEA) == "reqalts()"  # refused before
     assert says(talker, BEN) == "request(phone)"
-    assert talker.goal.name == "ben"
+    assert (talker.goal.name, talker.goal.other_than) == ("ben", [])
+    half = {"wants_alternative": 0.5, "changes_mind": 0.5, "relaxes_constraint": 1.0}
+    assert all(says(user(seed=seed, **half), ADA).startswith("reqalts()") for seed in range(20))
 
 
 def test_a_change_that_is_not_said_becomes_a_request():
@@ -235,6 +237,24 @@ def test_chances_are_drawn_once_for_each_dialogue():
     ranges = read_ranges({"greets": 1, "thanks": [0.0, 0.5]})
     assert (ranges["greets"], ranges["thanks"], ranges["acknowledges"]) == ((1, 1), (0.0, 0.5), (0.01, 0.2))
     assert FRIENDLY["greets"] == (0.3, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("name", "friendly", "unfriendly", "fixed"),
+    [
+        ("combines_informs", (0.2, 0.7), (0.0, 0.4), 0.6),
+        ("greets", (0.3, 0.7), (0.1, 0.4), 0.5),
+        ("relaxes_constraint", (0.5, 0.8), (0.2, 0.5), 0.667),
+        ("says_what_changed", (0.4, 0.6), (0.2, 0.4), 0.5),
+        ("adds_to_affirmation", (0.2, 0.7), (0.0, 0.4), 1.0),
+        ("wants_alternative", (0.01, 0.3), (0.01, 0.3), 0.143),
+        ("corrects_by_negating", (0.3, 0.5), (0.3, 0.5), 0.45),
+        ("dontcare_without_slot", (0.7, 0.9), (0.7, 0.9), 0.8),
+    ],
+)
+def test_the_parameters_are_those_of_the_benchmark(name, friendly, unfriendly, fixed):
+    assert [read_ranges(kind)[name] for kind in ("friendly", "unfriendly")] == [friendly, unfriendly]
+    assert read_ranges("fixed")[name] == (fixed, fixed)
 
 
 @pytest.mark.parametrize(

@@ -94,9 +94,10 @@ def test_each_answer_is_rewarded_where_that_is_wanted():
 
 @pytest.mark.parametrize("wrong", ["21", "-20.5", "nan", "good", "1,5", "1_0", "/end"])
 def test_what_is_not_a_reward_is_asked_for_again(wrong):
-    person, shown = typing([wrong, "+20"])
+    person, shown = typing([wrong, "+20", "-20"])
     assert person.judge("") == 20.0
     assert (shown[0], shown[2], len(shown)) == ("> Reward, -20 to 20 (Enter: none): ", shown[0], 3)
+    assert person.judge("") == -20.0
 
 
 def test_words_with_a_slash():
