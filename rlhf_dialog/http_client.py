@@ -1,8 +1,7 @@
 """One request over HTTP: limits on its time and on its answer, no redirects, no proxies of the environment."""
 
-import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -29,14 +28,12 @@ class Client:
     """Asks one server, with a new connection for each request.
 
     seconds: for a request, from the name's resolution to the last byte; size: bytes of an answer
-    check_address: called with each address that the server's name has, before the connection; what it raises reaches the caller
     """
 
     url: SplitResult
     headers: Mapping[str, str]
     seconds: float
     size: int
-    check_address: Callable[[str], None] | None = None
 
     def ask(self, method: str, target: str, body: bytes | None = None) -> bytes:
         """The body of the answer, whose status is 200 to 299; `target` is path and query. Raises RequestFailed."""
@@ -54,11 +51,6 @@ class Client:
         kind: type[HTTPConnection] = HTTPSConnection if self.url.scheme == "https" else HTTPConnection
         port = self.url.port or kind.default_port
         with closing(kind(self.url.hostname or "", port, timeout=self.seconds)) as connection:
-            if self.check_address is not None:
-                for found in socket.getaddrinfo(connection.host, port, type=socket.SOCK_STREAM):
-                    self.check_address(str(found[4][0]))
-                connection.connect()
-                self.check_address(connection.sock.getpeername()[0])  # the second resolution may have led elsewhere
             connection.request(method, target, body, {**headers, "Connection": "close"})
             response = connection.getresponse()
             status = response.status

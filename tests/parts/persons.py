@@ -7,7 +7,7 @@ from typing import Any
 
 from rlhf_dialog.runs.services.interrupts import WhileWaiting
 from rlhf_dialog.task_oriented.runs.person_run import PersonRun
-from rlhf_dialog.task_oriented.world.users.teacher import TypedTeacher
+from rlhf_dialog.task_oriented.world.users.teacher import Teacher
 from tests.parts.policy_runs import policy_config
 
 GOOD = ["inform(tea=green) inform(area=north)", "what is the phone number ?", "bye", "20"]
@@ -16,7 +16,7 @@ SHOP = {"domain": {"actions": "actions.json"}}
 ASKED = ["hello", "1", "when do you open ?", "-1", "/end", "do you sell vouchers ?", "", "when ?", "0.5", "/end"]
 
 
-def typing(lines: Iterable[str], **options: Any) -> tuple[TypedTeacher, list[str]]:
+def typing(lines: Iterable[str], **options: Any) -> tuple[Teacher, list[str]]:
     """A person who types these lines, and then closes the terminal; and what is shown, prompts included."""
     typed, shown = iter(lines), list[str]()
 
@@ -27,7 +27,7 @@ def typing(lines: Iterable[str], **options: Any) -> tuple[TypedTeacher, list[str
         except StopIteration:
             raise EOFError from None
 
-    return TypedTeacher(ask, shown.append, **{"rewards": (-20.0, 20.0)} | options), shown
+    return Teacher(ask, shown.append, **{"rewards": (-20.0, 20.0)} | options), shown
 
 
 def person_run(
@@ -43,7 +43,7 @@ def person_run(
 def talked(folder: Path, lines: Iterable[str], **options: Any) -> list[str]:
     """What is shown on a day that ends when the lines are used up."""
     run, shown = person_run(folder, lines, **options)
-    run.talk()
+    run.run()
     return shown
 
 

@@ -1,19 +1,14 @@
 """Several domains that fit on a page, in MultiWOZ's layout: all names, streets and numbers are made up."""
 
 import json
-import os
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
-
 from rlhf_dialog.task_oriented.domains import MultiDomain, open_domain
-from rlhf_dialog.task_oriented.world.multi_domain.goals import DomainGoal, MultiGoal
+from rlhf_dialog.task_oriented.world.multi_domain.goals import MultiGoal, parse_goal
 
-REAL = os.environ.get("MULTIWOZ", "")
-needs_multiwoz = pytest.mark.skipif(not REAL, reason="MULTIWOZ does not name the folder of the real data")
 TOWNS = ("cambridge", "oakhaven", "milbury")
 
 
@@ -177,5 +172,4 @@ def small_world() -> MultiDomain:
 
 def multi_goal(domains: dict[str, Any]) -> MultiGoal:
     """The goal of a dict: domain -> its `info`, `requests` (slots), `book`, `fail_info`, `fail_book`."""
-    parts = {name: part | {"requests": dict.fromkeys(part.get("requests", []))} for name, part in domains.items()}
-    return MultiGoal({name: DomainGoal(**{"info": {}} | part) for name, part in parts.items()})
+    return parse_goal(small_world(), domains)

@@ -64,4 +64,4 @@ STRANGE: dict[str, dict[str, Any]] = {
 
 
 def strange(name: str) -> Domain:
-    return check_usable(parse_domain({"name": name, "type": "hotel"} | STRANGE[name], name), name)[0]
+    return check_usable(parse_domain({"name": name, "type": "hotel"} | STRANGE[name], name), name)

@@ -27,7 +27,6 @@ class Tracked(Protocol):
     use_rich_handler: bool
     experiment_name: str | None
     log_interval: int
-    sample_interval: int
 
     def model_dump(self) -> dict[str, Any]: ...
 

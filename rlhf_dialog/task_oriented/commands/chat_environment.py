@@ -1,6 +1,7 @@
 """`chat --environment`: a person is the user of a goal-oriented environment; the goal is shown, and in the end the verdict."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import tee
 
 from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, Screen, show_answer
 from rlhf_dialog.task_oriented.domains import load_domain
@@ -29,7 +30,7 @@ def build_environment(domain_name: str, read: Callable[[str], str], screen: Scre
                 typed = read("> User: ").strip()
             except EOFError:
                 screen.write("")
-                raise
+                return None
             if typed.lower().removeprefix("/") in ENDS:
                 return None
             if typed.startswith("/") and not typed.startswith("//"):
@@ -52,9 +53,9 @@ def converse_about_a_goal(
         text, _ = environment.reset(seed=seed)
         ended = False
         while not ended:
-            reply = _Last(talk.say(text))
-            show_answer(talk, reply, screen)
-            text, _, terminated, truncated, info = environment.step(reply.text)
+            answer, shown = tee(talk.say(text))  # a growing reply
+            show_answer(talk, shown, screen)
+            text, _, terminated, truncated, info = environment.step((list(answer) or [""])[-1])
             ended = terminated or truncated
     finally:
         talk.end()
@@ -63,14 +64,3 @@ def converse_about_a_goal(
     verdict = "succeeded" if info["success"] else "failed"
     screen.write(f"The dialogue has {verdict} (turns: {info['turns']}).")
     return bool(info["success"])
-
-
-class _Last(Iterator[str]):
-    """A growing answer, of which `text` is the newest state."""
-
-    def __init__(self, pieces: Iterator[str]):
-        self.pieces, self.text = pieces, ""
-
-    def __next__(self) -> str:
-        self.text = next(self.pieces)
-        return self.text

@@ -25,7 +25,7 @@ from rlhf_dialog.task_oriented.commands import evaluate_dialogues
 from rlhf_dialog.task_oriented.commands.evaluate_dialogues import EvaluatePolicyOptions, measures_table
 from rlhf_dialog.task_oriented.domains.loading import MULTIWOZ, OWN
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
-from rlhf_dialog.task_oriented.policies.built_in import build_policy, load_policy
+from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, compare_dialogues, measure_dialogues
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.runs.checkpoint import AGENT, check_domain, read_policy_agent
@@ -60,7 +60,8 @@ def run(options: EvaluatePolicyOptions) -> None:
     world = open_world(settings)
     check_domain(options.agent, agent, world)
     setting = PolicySpec(world.num_features, len(world.names), options.seed, world.domain)
-    policies = {"agent": load_policy(agent["policy"]["id"], agent["policy"].get("args") or {}, setting, options.agent)}
+    policies = {"agent": build_policy(agent["policy"]["id"], agent["policy"].get("args") or {}, setting)}
+    policies["agent"].load(options.agent)
     policies |= {name: build_policy(name, {}, setting) for name in BASELINES if world.domain or name == "random"}
     numbers, seed = range(options.dialogues), TEST_SEED + options.seed
     episodes = {name: run_dialogues(policy, world.make, seed, numbers, NUM_ENVS) for name, policy in policies.items()}

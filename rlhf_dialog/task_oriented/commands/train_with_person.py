@@ -7,7 +7,7 @@ from rlhf_dialog.commands.terminal_state import edit_lines
 from rlhf_dialog.runs.services.interrupts import WhileWaiting
 from rlhf_dialog.task_oriented.runs.person_run import PersonRun
 from rlhf_dialog.task_oriented.runs.settings import ActionsConfig, PolicyConfig
-from rlhf_dialog.task_oriented.world.users.teacher import TypedTeacher
+from rlhf_dialog.task_oriented.world.users.teacher import Teacher
 from rlhf_dialog.terminal import visible
 
 WELCOME = """\
@@ -28,14 +28,14 @@ def train_with_person(config: PolicyConfig, overwrite: bool = False) -> None:
         return line
 
     (low, high), each_answer = config.reward_range, config.rewards_each_answer
-    teacher = TypedTeacher(ask, write, (low, high), each_answer)
+    teacher = Teacher(ask, write, (low, high), each_answer)
     run = PersonRun(config, teacher, write, interrupts, overwrite)
     rewards = "Your reward for each answer," if each_answer else "Your reward at its end,"
     has_acts = not isinstance(config.domain, ActionsConfig)
     acts, goodbye = (", or in acts such as inform(food=thai)", " or a goodbye") if has_acts else ("", "")
     write(WELCOME.format(rewards=rewards, acts=acts, goodbye=goodbye, low=low, high=high))
     edit_lines()
-    run.talk()
+    run.run()
 
 
 def write(text: str) -> None:

@@ -8,7 +8,10 @@ from itertools import accumulate, combinations, product
 from math import prod
 from typing import Any
 
+from pydantic import BaseModel
+
 from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.json_files import check_shape, damage_as_user_error
 
 DONTCARE = "dontcare"
 UNKNOWN = "not available"  # the value of a slot of which an entity says nothing
@@ -111,42 +114,26 @@ class Domain:
         return [(dict(zip(slots, values, strict=True)), weight, count) for values, count in counts.items()]
 
 
-def check_usable(domain: Domain, where: str) -> tuple[Domain, str]:
-    """The domain, and one line about values without entities (empty when there are none).
-
-    Raises UserError, with the file and the slot, for a domain in which no goal can be fulfilled.
-    """
-    if not domain.constraints:
-        raise UserError(f"{where}: no slot is a constraint; give at least one with its values")
-    _check_words(domain, where)
-    if not domain.entities:
-        raise UserError(f"{where}: there are no entities; add them")
-    if len(domain._by_name) < len(domain.entities):
-        twice = sorted({e[NAME] for e in domain.entities if domain.entity(e[NAME]) is not e})
-        raise UserError(f"{where}: several entities have the name '{twice[0]}'; give each one a name of its own")
-    unused = {}
+def check_usable(domain: Domain, where: str) -> Domain:
+    """The domain. Raises UserError, with the file and the slot, where no goal can be fulfilled, or a word means something else
+    in an act."""
+    if not domain.constraints or not domain.entities:
+        raise UserError(f"{where}: there is no {'entity' if domain.constraints else 'constraint slot'}; add one")
+    for slot in (*domain.constraints, *domain.requestable):
+        if not slot.strip() or (slot == NAME and slot in domain.constraints):
+            raise UserError(f"{where}: the slot '{slot}' means something else in an act; rename it, or remove it")
+    counts = Counter(entity[NAME] for entity in domain.entities)
+    for name, count in counts.items():
+        if count > 1 or name in (NOTHING, DONTCARE):
+            what = "several entities have" if count > 1 else "an entity has, with another meaning in an act,"
+            raise UserError(f"{where}: {what} the name '{name}'; give each one a name of its own")
     for slot, values in domain.constraints.items():
-        used_values = domain.used_values(slot)
-        unused[slot] = [value for value in values if value not in used_values]
-        if len(unused[slot]) == len(values):
+        if not domain.used_values(slot) & {*values}:
             raise UserError(
                 f"{where}: no entity has any of the values of the constraint slot '{slot}' "
                 f"({', '.join(values[:5]) or 'it has none'}); correct the values, or remove the slot"
             )
-    parts = [f"{len(v)} of {len(domain.constraints[slot])} values of {slot}" for slot, v in unused.items() if v]
-    return domain, f"{where}: without entities are {' and '.join(parts)}" if parts else ""
-
-
-def _check_words(domain: Domain, where: str) -> None:
-    """Raises UserError for slots and names that mean something else in an act."""
-    for slot in (*domain.constraints, *domain.requestable):
-        if not slot.strip() or (slot == NAME and slot in domain.constraints):
-            what = (
-                "the name of the entities, which users may always constrain" if slot else "an answer without its slot"
-            )
-            raise UserError(f"{where}: the slot '{slot}' means {what}; rename it, or remove it")
-    for name in sorted({NOTHING, DONTCARE} & {entity[NAME] for entity in domain.entities}):
-        raise UserError(f"{where}: an entity has the name '{name}', which means something else in an act; rename it")
+    return domain
 
 
 def check_slots(slots: Iterable[str], ontology_slots: Iterable[str], where: str) -> None:
@@ -160,37 +147,28 @@ def check_slots(slots: Iterable[str], ontology_slots: Iterable[str], where: str)
             )
 
 
-def parse_domain(data: Any, where: str) -> Domain:
-    """The domain of our own JSON format: an object with name, type, constraints, requestable, entities, and names of others.
+class DomainFile(BaseModel):
+    """A domain in our own JSON format; names: those of no entity."""
 
-    Raises UserError, with the file, for anything else.
-    """
-    shape = {"name": str, "type": str, "constraints": dict, "requestable": list, "entities": list}
-    for key, kind in shape.items():
-        if not isinstance(data, dict) or not isinstance(data.get(key), kind):
-            raise UserError(f"{where}: '{key}' is missing, or is not {_KINDS[kind]}; a domain has {', '.join(shape)}")
-    for slot, values in data["constraints"].items():
-        check_texts(values, f"{where}: constraint slot '{slot}'")
-    check_texts(data["requestable"], f"{where}: requestable")
-    check_texts(names := data.get("names", []), f"{where}: names")
+    name: str
+    type: str
+    constraints: dict[str, list[str]]
+    requestable: list[str]
+    entities: list[dict[str, str]]
+    names: list[str] = []
+
+
+def parse_domain(data: Any, where: str) -> Domain:
+    """The domain of a parsed `DomainFile`. Raises UserError, with the file, for anything else."""
+    with damage_as_user_error(f"{where}: is not a domain ({', '.join(DomainFile.model_fields)}): "):
+        check_shape(data, DomainFile)
     slots = dict.fromkeys([NAME, *data["constraints"], *data["requestable"]])
     for number, entity in enumerate(data["entities"], 1):
-        place = f"{where}, entity {number}"
-        if not isinstance(entity, dict) or not entity.get(NAME):
-            raise UserError(f"{place}: is not an object with a name")
-        check_texts(entity.values(), place)
-        check_slots(entity, slots, f"{place} ({entity[NAME]})")
+        if not entity.get(NAME):
+            raise UserError(f"{where}, entity {number}: has no name; give it one")
+        check_slots(entity, slots, f"{where}, entity {number} ({entity[NAME]})")
+    names = data.get("names", [])
     return Domain(data["name"], data["type"], data["constraints"], data["requestable"], data["entities"], names)
-
-
-_KINDS = {str: "a text", dict: "an object", list: "a list"}
-
-
-def check_texts(values: Any, where: str) -> None:
-    """Raises UserError when these are not texts; `where` is the file and the place in it."""
-    texts = None if isinstance(values, str) or not isinstance(values, Iterable) else list(values)
-    if texts is None or not all(isinstance(text, str) for text in texts):
-        raise UserError(f"{where}: holds something that is not a text; write every value in quotation marks")
 
 
 def _lower(values: Iterable[str], without: str = "") -> list[str]:

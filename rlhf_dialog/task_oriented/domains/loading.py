@@ -1,6 +1,5 @@
 """A name or a path -> a checked domain."""
 
-import logging
 from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
@@ -14,7 +13,6 @@ from rlhf_dialog.task_oriented.domains.multiwoz import read_multiwoz
 from rlhf_dialog.task_oriented.domains.pydial import RULES, read_pydial
 from rlhf_dialog.task_oriented.domains.services import MultiDomain
 
-logger = logging.getLogger(__name__)
 OWN = ("restaurant",)
 MULTIWOZ = "multiwoz"
 AnyDomain = Domain | MultiDomain
@@ -55,10 +53,7 @@ def load_domain(path_or_name: str | Path) -> Domain:
     else:
         path = Path(path_or_name).expanduser()
         domain, where = _read(path), str(path)
-    domain, line = check_usable(domain, where)
-    if line:
-        logger.info("%s", line)
-    return domain
+    return check_usable(domain, where)
 
 
 def check_domain_path(name: str) -> None:
@@ -70,25 +65,19 @@ def check_domain_path(name: str) -> None:
 
 
 def _read(path: Path) -> Domain:
+    if (path / DATA_BASE).is_file():
+        return read_camrest(_json(path / DATA_BASE), _json(path / GOALS), path)
     if path.is_dir():
-        return _read_folder(path)
+        rules = sorted(path.glob(f"*{RULES}"))
+        if len(rules) != 1:
+            raise UserError(
+                f"domain '{path}': expected one file *{RULES} (PyDial) or {DATA_BASE} (CamRest676), found {len(rules)}; "
+                "name a file"
+            )
+        path = rules[0]
     check_domain_path(str(path))
     data = _json(path)
     return read_pydial(data, path) if path.name.endswith(RULES) else parse_domain(data, str(path))
-
-
-def _read_folder(folder: Path) -> Domain:
-    if (folder / DATA_BASE).is_file():
-        return read_camrest(_json(folder / DATA_BASE), _json(folder / GOALS), folder)
-    rules = sorted(folder.glob(f"*{RULES}"))
-    if len(rules) == 1:
-        return _read(rules[0])
-    candidates = (
-        f"{len(rules)} files of this kind: {', '.join(path.name for path in rules[:5])}" if rules else "neither"
-    )
-    raise UserError(
-        f"domain '{folder}': expected one file *{RULES} (PyDial) or {DATA_BASE} (CamRest676), found {candidates}; name a file"
-    )
 
 
 def _json(path: Path) -> Any:

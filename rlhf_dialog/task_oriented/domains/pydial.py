@@ -8,29 +8,35 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.domains.domain import NAME, UNKNOWN, Domain, check_slots, check_texts
+from rlhf_dialog.json_files import check_shape, damage_as_user_error
+from rlhf_dialog.task_oriented.domains.domain import NAME, UNKNOWN, Domain, check_slots
 
 logger = logging.getLogger(__name__)
 RULES, DATA_BASE = "-rules.json", "-dbase.db"
-KEYS = {"type": str, "requestable": list, "system_requestable": list, "informable": dict}
 NUMBERS = ("id",)  # a column of every table, and a slot of none
+
+
+class Rules(BaseModel):
+    """What is read of the rules."""
+
+    type: str
+    requestable: list[str]
+    system_requestable: list[str]
+    informable: dict[str, list[str]]
 
 
 def read_pydial(rules: Any, path: Path) -> Domain:
     """The domain of the parsed rules at `path`. Entities of one name are branches: from the second row on they are numbered.
 
-    Columns that the rules do not name, and slots without values, are left out, and are one line of the log. Raises UserError,
-    with the file and the slot, when something is missing, or no slot to ask for is left.
+    Columns that the rules do not name and slots without values are left out. Raises UserError, with the file and the slot, when
+    something is missing, or no slot to ask for is left.
     """
-    for key, kind in KEYS.items():
-        if not isinstance(rules, dict) or not isinstance(rules.get(key), kind):
-            raise UserError(f"{path}: '{key}' is missing; PyDial's rules have {', '.join(KEYS)}")
+    with damage_as_user_error(f"{path}: is not PyDial's rules ({', '.join(Rules.model_fields)}): "):
+        check_shape(rules, Rules)
     informable, requestable = rules["informable"], rules["requestable"]
-    for slot, values in informable.items():
-        check_texts(values, f"{path}, informable slot '{slot}'")
-    for key in ("requestable", "system_requestable"):
-        check_texts(rules[key], f"{path}, {key}")
     check_slots(rules["system_requestable"], informable, f"{path}, system_requestable")
     name = path.name.removesuffix(RULES)
     data_base = path.with_name(name + DATA_BASE)
@@ -40,8 +46,7 @@ def read_pydial(rules: Any, path: Path) -> Domain:
         check_slots([NAME, *rules["system_requestable"], *requestable], columns, f"{path}, of which {data_base.name}")
     constraints = {slot: informable[slot] for slot in rules["system_requestable"]}
     domain = Domain(name, rules["type"], constraints, requestable, _number_names(entities), informable.get(NAME, ()))
-    unnamed = [column for column in columns if column not in (NAME, *informable, *requestable)]
-    return _without_dead_slots(domain, unnamed, str(data_base)) if entities else domain
+    return _without_dead_slots(domain, str(data_base)) if entities else domain
 
 
 def _number_names(rows: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -56,7 +61,7 @@ def _number_names(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     return rows
 
 
-def _without_dead_slots(domain: Domain, unnamed: list[str], where: str) -> Domain:
+def _without_dead_slots(domain: Domain, where: str) -> Domain:
     """The domain without constraints that no entity fulfils; users ask for such a slot where an entity says something of it."""
     constraints = {slot: values for slot, values in domain.constraints.items() if domain.used_values(slot) & {*values}}
     if not constraints:
@@ -66,9 +71,8 @@ def _without_dead_slots(domain: Domain, unnamed: list[str], where: str) -> Domai
         )
     dead = [slot for slot in domain.constraints if slot not in constraints]
     requestable = [slot for slot in domain.requestable if slot not in dead or domain.used_values(slot) != {UNKNOWN}]
-    parts = {"columns that the rules do not name": unnamed, "slots without values": dead}
-    if line := " and ".join(f"{what} ({', '.join(slots)})" for what, slots in parts.items() if slots):
-        logger.info("%s: left out are %s", where, line)
+    if dead:
+        logger.info("%s: left out are slots without values (%s)", where, ", ".join(dead))
     return Domain(domain.name, domain.type, constraints, requestable, domain.entities, domain.names)
 
 

@@ -92,25 +92,25 @@ class DomainService:
         """The numbers of the entities that fulfil the constraints, in order."""
         constrained = {slot: value for slot, value in constraints.items() if value != DONTCARE}
         equal = tuple(sorted(item for item in constrained.items() if item[0] not in TIMES))
-        if equal not in self._row_cache:
-            numbers = (n for n, entity in enumerate(self.entities) if all(entity.get(s) == v for s, v in equal))
-            self._row_cache[equal] = tuple(numbers)
         limits = [(slot, constrained[slot]) for slot in TIMES if slot in constrained]
         if not limits:
-            return self._row_cache[equal]
+            return self._rows(equal)
         return tuple(
             n
-            for n in self._row_cache[equal]
+            for n in self._rows(equal)
             if all(meets(slot, limit, self.entities[n].get(slot, UNKNOWN)) for slot, limit in limits)
         )
 
     def rows_that_have(self, values: Mapping[str, str]) -> tuple[int, ...]:
         """The numbers of the entities that have all the values which were said of one, its name among them."""
-        key = tuple(sorted(item for item in values.items() if item[0] in self.constraints or item[0] == self.key))
-        if key not in self._row_cache:
-            numbers = (n for n, entity in enumerate(self.entities) if all(entity.get(s) == v for s, v in key))
-            self._row_cache[key] = tuple(numbers)
-        return self._row_cache[key]
+        return self._rows(tuple(sorted(x for x in values.items() if x[0] in self.constraints or x[0] == self.key)))
+
+    def _rows(self, pairs: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
+        """The numbers of the entities that have these values."""
+        if pairs not in self._row_cache:
+            numbers = (n for n, entity in enumerate(self.entities) if all(entity.get(s) == v for s, v in pairs))
+            self._row_cache[pairs] = tuple(numbers)
+        return self._row_cache[pairs]
 
 
 class MultiDomain:

@@ -32,10 +32,7 @@ class A2CArguments(ReplayArguments):
 
 @PolicyFactory.register("a2c")
 class A2C(ReplayLearner):
-    """A policy and a critic.
-
-    Raises UserError for an argument that cannot be used, and RunStopped when a number is not finite.
-    """
+    """A policy and a critic."""
 
     arguments = A2CArguments
     args: A2CArguments

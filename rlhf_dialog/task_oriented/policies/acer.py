@@ -33,10 +33,7 @@ class ACERArguments(ReplayArguments):
 
 @PolicyFactory.register("acer")
 class ACER(ReplayLearner):
-    """A policy and the values of all its actions; V is their mean under the policy.
-
-    Raises UserError for an argument that cannot be used, and RunStopped when a number is not finite.
-    """
+    """A policy and the values of all its actions; V is their mean under the policy."""
 
     args: ACERArguments
 

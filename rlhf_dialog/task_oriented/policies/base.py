@@ -73,6 +73,8 @@ class Episode:
 class DialoguePolicy(Protocol):
     """Chooses actions, and may learn. No base class is needed; register a class whose first argument is a `PolicySpec`.
 
+    Its constructor raises UserError for an argument that cannot be used.
+
     >>> @PolicyFactory.register("first")
     ... class First:
     ...     def __init__(self, setting): ...

@@ -1,6 +1,5 @@
 """The policies of this package by name; `rlhf_dialog/wings.py` says where each one is."""
 
-from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError
@@ -24,11 +23,4 @@ def build_policy(name: str, args: dict[str, Any], setting: PolicySpec) -> Dialog
     if "setting" in args:
         raise UserError("policy.args: leave 'setting' out; the run gives it")
     policy: DialoguePolicy = PolicyFactory.create(name, {"setting": setting, **args})
-    return policy
-
-
-def load_policy(name: str, args: dict[str, Any], setting: PolicySpec, folder: Path) -> DialoguePolicy:
-    """`build_policy` with what was saved in the folder. Raises UserError when it does not fit."""
-    policy = build_policy(name, args, setting)
-    policy.load(folder)
     return policy

@@ -71,7 +71,6 @@ class DQN(DoubleQ):
     """Values of actions from replay; with the probability epsilon the policy draws any allowed action.
 
     Without exploration the target network acts: an average over steps is steadier than the last one (Polyak and Juditsky 1992).
-    Raises UserError for an argument that cannot be used, and RunStopped when a number is not finite.
     """
 
     arguments = DQNArguments

@@ -1,17 +1,14 @@
 """Whole dialogues, the newest of which are in memory and the older ones on disk. N turns; a column is an array (N, ...)."""
 
-import json
-import math
 import sqlite3
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load, save
+from safetensors.numpy import load, save, save_file
 
 from rlhf_dialog.errors import UserError
 
@@ -29,19 +26,15 @@ class EpisodeStack:
         self.capacity, self.in_memory = capacity, in_memory
         self._first = self._turns = self._turns_in_memory = 0  # number of the oldest dialogue, from the first one ever
         self._lengths, self._memory = deque[int](), deque[Columns]()
-        self._known_ends: NDArray[np.int64] | None = None
         self._disk: sqlite3.Connection | None = None
 
     def __len__(self) -> int:
-        """Number of turns."""
         return self._turns
 
     @property
     def ends(self) -> NDArray[np.int64]:
         """For each dialogue the row after its last turn, (K,)."""
-        if self._known_ends is None:
-            self._known_ends = np.cumsum(self._lengths, dtype=np.int64)
-        return self._known_ends
+        return np.cumsum(self._lengths, dtype=np.int64)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -59,7 +52,6 @@ class EpisodeStack:
         self._lengths.append(len(next(iter(columns.values()))))
         self._turns += self._lengths[-1]
         self._turns_in_memory += self._lengths[-1]
-        self._known_ends = None
         while self._turns > self.capacity and len(self._lengths) > 1:
             self._drop_oldest()
         while self._turns_in_memory > self.in_memory:
@@ -77,31 +69,10 @@ class EpisodeStack:
         return {name: np.concatenate([x[name] for x in dialogues])[rows] for name in names or dialogues[0]}
 
     def save(self, path: Path, more: Sequence[Columns], extra: Columns) -> None:
-        """Write all turns, after them those of `more`, and `extra` as they are, as one safetensors file. Raises OSError.
-
-        One dialogue at a time is read from the disk.
-        """
-        first = next(self._dialogues(more), {})
-        count = len(self) + sum(len(next(iter(columns.values()))) for columns in more)
-        kinds = {name: (x.dtype, (count, *x.shape[1:])) for name, x in first.items()}
-        kinds |= {name: (x.dtype, x.shape) for name, x in extra.items()}
-        names = sorted(kinds, key=lambda name: (-kinds[name][0].itemsize, name))  # so that each begins aligned
-        header, stop = {}, 0
-        for name in names:
-            dtype, shape = kinds[name]
-            begin, stop = stop, stop + dtype.itemsize * math.prod(shape)
-            code = "BOOL" if dtype.kind == "b" else f"{dtype.kind.upper()}{8 * dtype.itemsize}"
-            header[name] = {"dtype": code, "shape": shape, "data_offsets": [begin, stop]}
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        with path.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for name in names:
-                for columns in [extra] if name in extra else self._dialogues(more):
-                    file.write(np.ascontiguousarray(columns[name], kinds[name][0]).data)
-
-    def _dialogues(self, more: Sequence[Columns]) -> Iterator[Columns]:
-        return chain(map(self._dialogue, range(len(self._lengths))), more)
+        """Write all turns, then those of `more`, and `extra` as they are, as one safetensors file; all are in memory then."""
+        dialogues = [*map(self._dialogue, range(len(self._lengths))), *more]
+        names = dialogues[0] if dialogues else ()
+        save_file({name: np.concatenate([x[name] for x in dialogues]) for name in names} | extra, path)
 
     def _dialogue(self, number: int) -> Columns:
         """The columns of a dialogue, counted from the oldest one."""

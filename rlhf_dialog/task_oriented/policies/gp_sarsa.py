@@ -52,11 +52,6 @@ class Turns:
     rewards: NDArray[np.float32]
     weights: NDArray[np.float32]
 
-    def followed_by(self, later: "Turns") -> "Turns":
-        """With the next piece of the dialogue behind it."""
-        columns = (np.concatenate([getattr(self, name), getattr(later, name)]) for name in COLUMNS)
-        return Turns(self.dialogue, self.start, later.ended, *columns)
-
     def returns(self, gamma: float) -> kernels.Matrix:
         """The discounted sums (T,) of the rewards from each turn to the end. Raises RunStopped when a number is not finite."""
         sums = list(accumulate(self.rewards[::-1].tolist(), lambda later, reward: reward + gamma * later))
@@ -106,10 +101,7 @@ class GPSarsaArguments(Arguments):
 
 @PolicyFactory.register("gp_sarsa")
 class GPSarsa:
-    """Chooses the allowed action with the largest draw from the posterior of its Q; deterministic: with the largest mean.
-
-    Raises UserError for an argument that cannot be used, and RunStopped when a number is not finite.
-    """
+    """Chooses the allowed action with the largest draw from the posterior of its Q; deterministic: with the largest mean."""
 
     @takes(GPSarsaArguments)
     def __init__(self, setting: PolicySpec, **args: Any):
@@ -168,7 +160,8 @@ class GPSarsa:
         turns = Turns(episode.dialogue, episode.start, episode.ended, *columns)
         before = self._open.pop(episode.dialogue, None)
         if before is not None and before.start + len(before.actions) == turns.start:
-            turns = before.followed_by(turns)
+            columns = [np.concatenate([getattr(before, name), getattr(turns, name)]) for name in COLUMNS]
+            turns = Turns(turns.dialogue, before.start, turns.ended, *columns)
         if turns.ended:
             self._ended.append(turns)
         else:
@@ -187,12 +180,10 @@ class GPSarsa:
         return metrics | ({"gp/error": float((np.concatenate(errors) ** 2).mean() ** 0.5)} if errors else {})
 
     def save(self, folder: str | Path) -> None:
-        """Write dictionaries, posteriors and waiting turns as safetensors, arguments and counters as JSON."""
         save_file(self._tensors(), Path(folder) / TENSORS)
         write_json(Path(folder) / STATE, self._state())
 
     def load(self, folder: str | Path) -> None:
-        """Restore what `save` wrote. Raises UserError when the files are damaged, or of other arguments."""
         folder = Path(folder)
         faults = (*FAULTS, SafetensorError, np.linalg.LinAlgError, RuntimeError)
         with damage_as_user_error(f"{folder}: does not fit this policy, or is damaged: ", faults=faults):
@@ -236,8 +227,6 @@ class GPSarsa:
         for number, block in enumerate(self.blocks):
             block.restore({name: tensors[f"blocks.{number}.{name}"] for name in kernels.BLOCK_STATE})
         self.num_dialogues = state["num_dialogues"]
-        for n in range(len(state["turns"])):  # agents of earlier versions have no weights
-            tensors.setdefault(f"turns.{n}.weights", np.ones_like(tensors[f"turns.{n}.rewards"]))
         columns = [[tensors[f"turns.{n}.{name}"] for name in COLUMNS] for n in range(len(state["turns"]))]
         for column in columns:
             shapes = [x.shape for x in column]

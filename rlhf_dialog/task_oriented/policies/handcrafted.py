@@ -19,18 +19,14 @@ REQUESTED_ABOVE = 0.5
 class FixedPolicy:
     """Learns nothing, and has no files."""
 
-    def observe(self, episode: Episode) -> None:
-        """Nothing is learned."""
+    def observe(self, episode: Episode) -> None: ...
 
     def update(self) -> dict[str, float]:
-        """No metrics."""
         return {}
 
-    def save(self, folder: str | Path) -> None:
-        """Nothing is stored."""
+    def save(self, folder: str | Path) -> None: ...
 
-    def load(self, folder: str | Path) -> None:
-        """Nothing is stored."""
+    def load(self, folder: str | Path) -> None: ...
 
 
 class Rules(FixedPolicy):
@@ -65,10 +61,8 @@ class Handcrafted(Rules):
 
     def _wishes(self, row: list[float]) -> Iterator[str]:
         """The actions of the rules that apply, the first rule first; a request, which is always allowed, is the last."""
-        layout, best = (
-            self.layout,
-            [sorted(row[part][:-1])[:-3:-1] for _, part, _ in self.slots],
-        )  # but for `none`, the last
+        layout = self.layout
+        best = [sorted(row[part][:-1])[:-3:-1] for _, part, _ in self.slots]  # but for `none`, the last
         accepted = [
             first > least and first >= row[part.stop - 1]
             for (_, part, least), (first, _) in zip(self.slots, best, strict=True)

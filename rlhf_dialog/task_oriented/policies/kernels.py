@@ -124,14 +124,10 @@ class ActionBlock:
     """
 
     def __init__(self, belief: BeliefKernel, relations: Matrix, related: Sequence[int], variance: float):
-        self.belief = belief
-        self.relations = relations
-        self.prior_variance = variance
+        self.belief, self.relations, self.prior_variance = belief, relations, variance
         self.related = np.array(related, dtype=np.int64)
         self.points, self.actions = np.zeros((0, belief.num_features)), np.zeros(0, dtype=np.int64)
-        self.factor = np.zeros((0, 0))
-        self.precision = np.zeros((0, 0))
-        self.shift = np.zeros(0)
+        self.factor, self.precision, self.shift = np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0)
         self.refresh()
 
     def learn(self, features: Matrix, action: int, value: float, noise: float, novelty: float) -> None:

@@ -76,10 +76,6 @@ class NetworkPair(nn.Module):
         for weight, leading in zip(self.slow.parameters(), self.policy.parameters(), strict=True):
             weight.lerp_(leading, share)
 
-    def forget_moments(self) -> None:
-        """Begin with a fresh optimizer."""
-        self.optimizer.state.clear()
-
     def set_lr(self, lr: float) -> None:
         """The learning rate of the next steps."""
         for group in self.optimizer.param_groups:

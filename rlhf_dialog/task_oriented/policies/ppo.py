@@ -4,7 +4,7 @@ An episode is one row of the batch, so that no advantage leaks over the end of a
 the batch was full is bootstrapped: the value of what followed is added to its last reward. The turn limit is an end.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -98,7 +98,6 @@ class PPO:
         return network.masked_logprobs(self.learner.policy(observations), masks)
 
     def observe(self, episode: Episode) -> None:
-        """Keep the episode for the next update."""
         self._episodes.append(episode)
 
     def update(self) -> dict[str, float]:
@@ -107,10 +106,11 @@ class PPO:
         self._episodes = []
         done = min(self.num_updates / self.setting.num_updates, 1.0) if self.setting.num_updates else 0.0
         self.learner.set_lr(self.args.lr * (1.0 - done * (1.0 - self.args.final_lr)))
-        steps = [
-            self._step({name: column[rows] for name, column in rollout.items()}, is_first=number == 0)
-            for number, rows in enumerate(self._minibatches(len(rollout["actions"])))
-        ]
+        generator = torch.Generator().manual_seed(self.setting.seed * 1_000_003 + self.num_updates + 1)
+        steps: list[dict[str, float]] = []
+        for _ in range(self.args.ppo_epoch):
+            for rows in torch.randperm(len(rollout["actions"]), generator=generator).split(self.args.minibatch_size):
+                steps.append(self._step({name: column[rows] for name, column in rollout.items()}, is_first=not steps))
         self.num_updates += 1
         means = {f"ppo/{name}": sum(step[name] for step in steps) / len(steps) for name in steps[0]}
         mask = torch.ones_like(rollout["returns"], dtype=torch.bool)
@@ -118,12 +118,10 @@ class PPO:
         return means | {"ppo/explained_variance": explained.item()}
 
     def save(self, folder: str | Path) -> None:
-        """Write the networks and the optimizer as safetensors, and counters and the critic's scale as JSON."""
         state = {"num_updates": self.num_updates, "normalizer": self.normalizer.state_dict()}
         network.save_networks(self.learner, Path(folder), state)
 
     def load(self, folder: str | Path) -> None:
-        """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
         state = network.load_networks(self.learner, Path(folder), PPOState)
         self.num_updates = state["num_updates"]
         self.normalizer.load_state_dict(state["normalizer"])
@@ -150,12 +148,6 @@ class PPO:
         mask = torch.arange(rewards.shape[1]) < lengths.unsqueeze(1)
         return *ppo.gae(rewards, values, mask, self.args.gamma, gae_lambda), mask
 
-    def take_in_returns(self, episodes: Sequence[Episode]) -> Tensor:
-        """The discounted returns (N,) of all turns of whole episodes, which the critic's scale now knows."""
-        _, returns, mask = self.advantages(episodes, gae_lambda=1.0)
-        self.normalizer.update(returns, mask)
-        return returns[mask]
-
     def _rollout(self) -> dict[str, Tensor]:
         """All turns as rows: what each was, and what it was worth."""
         episodes = self._episodes
@@ -167,19 +159,17 @@ class PPO:
         rollout = {key: torch.from_numpy(column) for key, column in columns.items()}
         return rollout | {"advantages": ppo.whiten(advantages, mask)[mask], "returns": returns[mask]}
 
-    def _minibatches(self, num_turns: int) -> Iterator[Tensor]:
-        generator = torch.Generator().manual_seed(self.setting.seed * 1_000_003 + self.num_updates + 1)
-        for _ in range(self.args.ppo_epoch):
-            yield from torch.randperm(num_turns, generator=generator).split(self.args.minibatch_size)
-
     def _step(self, turns: dict[str, Tensor], is_first: bool) -> dict[str, float]:
         """One optimizer step on these turns; returns statistics."""
         logprobs = self.logprobs(turns["observations"], turns["masks"])
         chosen = logprobs.gather(1, turns["actions"].unsqueeze(1)).squeeze(1)
         mask = torch.ones_like(turns["actions"], dtype=torch.bool)
         log_ratio = (chosen - turns["old_logprobs"]).detach()
-        if is_first:
-            _check_ratio(log_ratio)
+        if is_first and not (worst := log_ratio.abs().max().item()) <= MOST_LOG_RATIO:
+            raise RunStopped(
+                f"the log-probability of a sampled action differs by {worst:.3g} from that of the same policy before its first "
+                "step; the actions were sampled with another policy, or with other masks"
+            )
         policy_loss, clipped = ppo.policy_loss(
             chosen, turns["old_logprobs"], turns["advantages"], mask, self.args.clip_param
         )
@@ -201,15 +191,6 @@ class PPO:
         }
 
 
-def _check_ratio(log_ratio: Tensor) -> None:
-    worst = log_ratio.abs().max().item()
-    if not worst <= MOST_LOG_RATIO:
-        raise RunStopped(
-            f"the log-probability of a sampled action differs by {worst:.3g} from that of the same policy before its first step; "
-            "the actions were sampled with another policy, or with other masks"
-        )
-
-
 NUM_EPOCHS, MINIBATCH, LR = 10, 128, 1e-3
 
 
@@ -222,7 +203,9 @@ def imitate(policy: PPO, episodes: Sequence[Episode], seed: int, num_epochs: int
         torch.from_numpy(np.concatenate([getattr(episode, name) for episode in episodes]))
         for name in ("observations", "masks", "actions")
     )
-    returns = policy.take_in_returns(episodes)
+    _, returns, mask = policy.advantages(episodes, gae_lambda=1.0)
+    policy.normalizer.update(returns, mask)
+    returns = returns[mask]
     generator = torch.Generator().manual_seed(seed)
     policy.learner.set_lr(LR)
     for _ in range(num_epochs):
@@ -232,7 +215,7 @@ def imitate(policy: PPO, episodes: Sequence[Episode], seed: int, num_epochs: int
             loss = functional.nll_loss(logprobs, actions[rows])
             loss = loss + functional.mse_loss(values, policy.normalizer.normalize(returns[rows]))
             policy.learner.step(loss, policy.args.max_grad_norm)
-    policy.learner.forget_moments()
+    policy.learner.optimizer.state.clear()
     with torch.inference_mode():
         right = policy.logprobs(observations, masks).argmax(dim=1) == actions
     return {"imitation/accuracy": right.float().mean().item()}

@@ -35,7 +35,6 @@ class Replay:
         self._held: dict[int, Columns] = {}
 
     def __len__(self) -> int:
-        """Number of turns."""
         return len(self.stack)
 
     def add(self, episode: Episode) -> bool:
@@ -80,7 +79,6 @@ class Replay:
         return {name: torch.from_numpy(column) for name, column in (self.stack.rows(rows) | {"ended": ended}).items()}
 
     def save(self, folder: Path) -> None:
-        """Write all dialogues, those that are held back too."""
         held, lengths = list(self._held.values()), self.stack.lengths.tolist()
         numbers = np.array([-1] * len(lengths) + list(self._held), dtype=np.int64)
         lengths = np.array(lengths + [len(columns["turn"]) for columns in held], dtype=np.int64)
@@ -198,13 +196,11 @@ class ReplayLearner:
         return {name: sum(step[name] for step in steps) / len(steps) for name in (steps or [{}])[0]}
 
     def save(self, folder: str | Path) -> None:
-        """Write networks, optimizer and replay as safetensors, and counters as JSON."""
         counters = {name: getattr(self, name) for name in ("num_dialogues", "num_steps", "due")}
         network.save_networks(self.learner, Path(folder), counters)
         self.replay.save(Path(folder))
 
     def load(self, folder: str | Path) -> None:
-        """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
         counters = network.load_networks(self.learner, Path(folder), ReplayCounters)
         self.num_dialogues, self.num_steps = counters["num_dialogues"], counters["num_steps"]
         self.due = counters["due"]

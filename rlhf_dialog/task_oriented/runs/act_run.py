@@ -31,6 +31,8 @@ class ActRun(ABC):
     def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool | Literal["auto"] = False):
         self.config, self.start, self.world = config, Start(overwrite, resume), World()
         self.folder, self.checkpoints = config.run_folder, config.run_folder / "checkpoints"
+        self.save_interval = config.save_interval  # iterations between checkpoints
+        self.num_updates: int | None = config.epoch  # how often the run calls `update`; None: nobody knows
 
     def run(self) -> None:
         """From the folder as it is to the saved agent.
@@ -47,11 +49,6 @@ class ActRun(ABC):
             self._check_folder()
             self._begin(stack)
             self._loop(stack)
-
-    @property
-    def save_interval(self) -> int:
-        """After how many iterations a checkpoint is written."""
-        return self.config.save_interval
 
     @abstractmethod
     def _open_world(self) -> TrainingWorld:
@@ -80,11 +77,6 @@ class ActRun(ABC):
         self.setting = PolicySpec(world.num_features, len(world.names), config.seed, world.domain, self.num_updates)
         self.policy = build_policy(config.policy.id, config.policy.args, self.setting)
         self.identity = config.identity(world.hash)
-
-    @property
-    def num_updates(self) -> int | None:
-        """How often the run calls `update`; None: nobody knows."""
-        return self.config.epoch
 
     def _begin(self, stack: ExitStack) -> None:
         """Prepare the folder to start, or to go on after the newest checkpoint."""

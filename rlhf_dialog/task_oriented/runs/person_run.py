@@ -27,7 +27,7 @@ class PersonCounters(BaseModel):
 
 
 class PersonRun(ActRun):
-    """Learns from the teacher of a scene in the run folder of a `PolicyConfig`, until the teacher leaves.
+    """Learns from a teacher in the run folder of a `PolicyConfig`, until the teacher leaves; goes on where the last day ended.
 
     show: shows a line to the person; interrupts: of the signals while the teacher is waited for
 
@@ -46,29 +46,13 @@ class PersonRun(ActRun):
         overwrite: bool = False,
     ):
         super().__init__(config, overwrite, resume=False if overwrite else "auto")
+        self.save_interval, self.num_updates = (
+            1,
+            None,
+        )  # each dialogue is saved, and nobody knows how long the person stays
         self.training_world = open_person_world(config.model_dump(), teacher)
-        self.teacher = teacher
-        self.show = show
-        self.interrupts = interrupts
+        self.teacher, self.show, self.interrupts = teacher, show, interrupts
         self.num_dialogues = self.num_rewarded = 0
-
-    def talk(self) -> None:
-        """Go on where the last day ended, or begin; returns when the teacher leaves.
-
-        Raises UserError for what the user can correct, RunStopped when a number is not finite, and what a signal raises when all
-        is saved.
-        """
-        self.run()
-
-    @property
-    def save_interval(self) -> int:
-        """Each dialogue is saved."""
-        return 1
-
-    @property
-    def num_updates(self) -> None:
-        """Nobody knows how long the person stays."""
-        return
 
     def _open_world(self) -> TrainingWorld:
         return self.training_world
@@ -83,55 +67,43 @@ class PersonRun(ActRun):
         where = f"{self.config.policy.id} learns in {self.folder} (domain {self.training_world.name})"
         self.show(f"{so_far}; {where}")
         with self.interrupts:
-            self._converse()
-            self._end()
+            while not (self.teacher.left or self.interrupts.asked):
+                self.show(f"--- dialogue {self.num_dialogues + 1} ---")
+                (episode,) = run_dialogues(
+                    self.policy, self.training_world.make, self.config.seed, [self.num_dialogues], deterministic=False
+                )
+                was_rewarded = any(reward is not None for reward in episode.info["rewards"])
+                if was_rewarded or not episode.info["left"]:
+                    self._learn(episode, was_rewarded)
+            if self.num_dialogues:
+                self._save_agent()
+            self.show(f"{_count(self.num_dialogues)} kept in {self.folder}; the same command goes on from there")
+            if self.interrupts.signum is not None:
+                leave(self.interrupts.signum)
 
     def _counters(self) -> dict[str, Any]:
         return {"iteration": self.num_dialogues, "rewarded": self.num_rewarded}
 
-    def _converse(self) -> None:
-        while not (self.teacher.left or self.interrupts.asked):
-            self.show(f"--- dialogue {self.num_dialogues + 1} ---")
-            (episode,) = run_dialogues(
-                self.policy, self.training_world.make, self.config.seed, [self.num_dialogues], deterministic=False
-            )
-            if not episode.info["left"] or _is_rewarded(episode):
-                self._learn(episode)
-
-    def _learn(self, episode: Episode) -> None:
-        """Learn from a dialogue, if anything in it was rewarded, and save."""
-        was_rewarded = _is_rewarded(episode)
+    def _learn(self, episode: Episode, was_rewarded: bool) -> None:
+        """Learn from a dialogue, if anything in it was rewarded, and save it with its line of metrics.jsonl."""
         learned: Metrics = {}
         if was_rewarded:
             self.policy.observe(episode)
             learned = self.policy.update()
         self.num_dialogues += 1
         self.num_rewarded += was_rewarded
-        self._log(episode, learned)
-        self._save()
-        self.show("(learned, and saved)" if was_rewarded else "(saved; without a reward, nothing was learned)")
-
-    def _log(self, episode: Episode, learned: Metrics) -> None:
-        """The line of this dialogue in metrics.jsonl, in one atomic step."""
         path = self.folder / "metrics.jsonl"
         earlier = read_metrics(path)[: self.num_dialogues - 1] if path.exists() else []
-        success, turns = float(bool(episode.success)), float(len(episode))
-        numbers = {"success": success, "reward": episode.total_reward, "turns": turns}
-        counts = {"iteration": self.num_dialogues, "dialogues": self.num_dialogues}
-        row = {**counts, "rewarded": int(_is_rewarded(episode)), **numbers, **learned}
-        replace_text(path, "".join(f"{json.dumps(line)}\n" for line in [*earlier, row]))
-
-    def _end(self) -> None:
-        """Save the agent, and say how to go on."""
-        if self.num_dialogues:
-            self._save_agent()
-        self.show(f"{_count(self.num_dialogues)} kept in {self.folder}; the same command goes on from there")
-        if self.interrupts.signum is not None:
-            leave(self.interrupts.signum)
-
-
-def _is_rewarded(episode: Episode) -> bool:
-    return any(reward is not None for reward in episode.info["rewards"])
+        numbers = {
+            "success": float(bool(episode.success)),
+            "reward": episode.total_reward,
+            "turns": float(len(episode)),
+        }
+        counts = {"iteration": self.num_dialogues, "dialogues": self.num_dialogues, "rewarded": int(was_rewarded)}
+        rows = [*earlier, {**counts, **numbers, **learned}]
+        replace_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+        self._save()
+        self.show("(learned, and saved)" if was_rewarded else "(saved; without a reward, nothing was learned)")
 
 
 def _count(number: int) -> str:

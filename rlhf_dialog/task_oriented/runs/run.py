@@ -4,12 +4,9 @@ import logging
 import math
 import time
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
-from random import Random
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import BaseModel
 
 from rlhf_dialog.errors import UserError
@@ -19,17 +16,15 @@ from rlhf_dialog.runs.metrics_file import cut_metrics, read_metrics
 from rlhf_dialog.runs.services.base import Metrics, after_iteration, end_iteration, end_with
 from rlhf_dialog.runs.services.interrupts import Interrupts
 from rlhf_dialog.runs.services.trackers import LiveLine, TrackerService
-from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.built_in import build_handcrafted
 from rlhf_dialog.task_oriented.policies.ppo import PPO, imitate
+from rlhf_dialog.task_oriented.policies.sampling.environments import Processes
 from rlhf_dialog.task_oriented.policies.sampling.measures import VALIDATION_SEED, means
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host, run_dialogues
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld, open_world
-from rlhf_dialog.task_oriented.world.act_world import SUCCESS_REWARD
 from rlhf_dialog.terminal import Console
-from rlhf_dialog.user_code import GRACE
 
 logger = logging.getLogger(__name__)
 SHOWN = ("iteration", "dialogues", "success", "reward", "turns", "FPS")
@@ -58,18 +53,6 @@ class PolicyConsole(LiveLine):
                 logger.info(text, *numbers)
 
 
-def with_reward_noise(episode: Episode, share: float, seed: int) -> Episode:
-    """What a policy learns from when a share of the dialogues of `ActLevel` is judged wrongly: then the last reward of a success
-    is that of a failure, and the other way round.
-
-    Whether it is judged wrongly depends on seed and dialogue alone. `total_reward` and `success` stay what they were.
-    """
-    if not episode.ended or Random(f"{seed}/{episode.dialogue}/judgement").random() >= share:
-        return episode
-    difference = -SUCCESS_REWARD if episode.success else SUCCESS_REWARD
-    return replace(episode, rewards=np.append(episode.rewards[:-1], np.float32(episode.rewards[-1] + difference)))
-
-
 PLOT = "plot.png"
 IMITATION_SEED = 2**30 + 2**29  # added to the run's seed
 
@@ -96,10 +79,7 @@ class PolicyRun(ActRun):
         self.metrics: Metrics = {}
 
     def train(self) -> Metrics:
-        """Train to the end, leaving metrics, checkpoints, `agent/` and a plot in the run folder; returns the last metrics.
-
-        Raises what `run` raises.
-        """
+        """`run`, which leaves metrics, checkpoints, `agent/` and a plot in the run folder; returns the last metrics."""
         self.run()
         return self.metrics
 
@@ -112,27 +92,23 @@ class PolicyRun(ActRun):
         return open_world(self.config.model_dump())
 
     def _build(self) -> None:
-        """Environment, policy and rules, before anything is written."""
         super()._build()
         has_rules = self.training_world.domain or self.config.imitation_dialogues
         self.rules: Any = build_handcrafted(self.setting) if has_rules else None
 
     def _restore(self, state: dict[str, Any] | None, stack: ExitStack) -> None:
-        """The sampler with its counters and dialogues."""
-        config = self.config
-        host = open_host(self.training_world.make, config.seed, config.num_envs, config.process_num, self._patience())
-        self.sampler = stack.enter_context(
-            closing(Sampler(self.training_world.make, config.seed, config.num_envs, host))
-        )
+        config, make = self.config, self.training_world.make
+        processes = config.process_num
+        host = Processes(make, config.seed, config.num_envs, processes) if processes else None
+        self.sampler = stack.enter_context(closing(Sampler(make, config.seed, config.num_envs, host)))
         if state is not None:
             self.iteration, self.num_dialogues = state["iteration"], state["num_dialogues"]
             self.imitation = state["imitation"]
             self.sampler.load_state_dict(state["sampler"])
-        self._note_position()
+        self._position = self.sampler.state_dict()
         cut_metrics(self.folder / "metrics.jsonl", self.iteration)
 
     def _loop(self, stack: ExitStack) -> None:
-        """Iterations until the end, then agent and plot."""
         config = self.config
         console = partial(PolicyConsole, config.use_rich_handler)
         self.services = (
@@ -150,13 +126,6 @@ class PolicyRun(ActRun):
         self._save_agent()
         logger.info("agent saved; measure it: rlhf-dialog evaluate-policy --agent %s", self.folder / "agent")
         self._finish()
-
-    def _patience(self) -> float | None:
-        """Seconds in which processes must answer: longer than the calls of an environment of the user's own, which end first."""
-        seconds, config = self.config.step_timeout_s, self.config
-        if seconds is None or not config.environment:
-            return seconds
-        return 2 * (GRACE + config.num_envs * seconds)
 
     @property
     def progress(self) -> float:
@@ -192,20 +161,18 @@ class PolicyRun(ActRun):
             raise
         sampled = time.perf_counter()
         for episode in episodes:
-            self.policy.observe(with_reward_noise(episode, config.wrong_rewards or 0.0, config.seed))
+            self.policy.observe(episode)
         learned = self.policy.update()
         seconds = {"time/sample": sampled - start, "time/update": time.perf_counter() - sampled}
         ended = [episode for episode in episodes if episode.ended]
         self.iteration += 1
         self.num_dialogues += len(ended)
-        self._note_position()
+        self._position = self.sampler.state_dict()
         counts = {"dialogues": self.num_dialogues, "time_steps": self.iteration * config.batchsz}
         metrics = {"iteration": self.iteration, **counts, **means(ended), **learned, **seconds}
         metrics["FPS"] = config.batchsz / sum(seconds.values())
         if config.eval_interval and (self.iteration % config.eval_interval == 0 or self.iteration == config.epoch):
             metrics |= self._evaluate(self.policy, "") | self.baseline
-        if ended and config.sample_interval and self.iteration % config.sample_interval == 0:
-            self._show(ended)
         return metrics
 
     def _evaluate(self, policy: Any, prefix: str) -> Metrics:
@@ -224,16 +191,6 @@ class PolicyRun(ActRun):
         text = "imitated %d dialogues of the handcrafted policy: %.1f %% of its actions"
         logger.info(text, len(episodes), 100 * metrics["imitation/accuracy"])
         return metrics
-
-    def _show(self, ended: list[Episode]) -> None:
-        """A dialogue that was sampled whole in this iteration, if there is one."""
-        whole = next((episode for episode in ended if episode.start == 0), None)
-        if whole is not None:
-            logger.info("sample of iteration %d\n%s", self.iteration, self.training_world.transcript(whole))
-
-    def _note_position(self) -> None:
-        """Remember the dialogues as they are between two iterations."""
-        self._position = self.sampler.state_dict()
 
     def _counters(self) -> dict[str, Any]:
         counters = {"iteration": self.iteration, "num_dialogues": self.num_dialogues, "imitation": self.imitation}

@@ -16,7 +16,7 @@ NUMBER = re.compile(r"\d+(\.\d*)?[eE][-+]?\d+")
 PERSON = "person"
 MAY_CHANGE = (  # at --resume; everything else decides what is drawn or learned
     *("process_num", "step_timeout_s", "epoch", "eval_interval", "eval_dialogues", "run_dir", "experiment_name"),
-    *("save_interval", "keep_checkpoints", "log_interval", "sample_interval", "grace_seconds", "domain", "data_path"),
+    *("save_interval", "keep_checkpoints", "log_interval", "grace_seconds", "domain", "data_path"),
     *("show_goal", "rewards", "reward_after"),
     *("use_wandb", "wandb_entity", "wandb_project", "disable_wandb", "use_tensorboard", "use_rich_handler"),
 )
@@ -66,9 +66,6 @@ class PolicyConfig(Settings):
         None, description="for user: person: when to ask for a reward; null: dialogue (list of actions: turn)"
     )
     max_turns: int = Field(25, ge=1, description="longer dialogues are cut off and count as failed")
-    wrong_rewards: float | None = Field(
-        None, ge=0, le=1, description="share of training dialogues whose final reward is inverted; null: 0"
-    )
     policy: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="ppo"),
         description="ppo, gp_sarsa, dqn, bbqn, feudal, acer, a2c, tracer, enac, random, handcrafted; "
@@ -91,9 +88,7 @@ class PolicyConfig(Settings):
         0, ge=0, le=256, description="worker processes for the environments; 0: none. Results do not depend on it"
     )
     step_timeout_s: float | None = Field(
-        None,
-        gt=0,
-        description="time limit in seconds for one step of your own environment or of a worker process; null: none",
+        None, gt=0, description="time limit in seconds for one step of your own environment; null: none"
     )
     seed: int = Field(0, ge=0, lt=2**30, description="seed of weights, users, errors and sampling")
     eval_interval: int = Field(10, ge=0, description="iterations between evaluations on held-out dialogues; 0: none")
@@ -105,7 +100,6 @@ class PolicyConfig(Settings):
     )
     keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep")
     log_interval: int = Field(10, ge=1, description="iterations between log lines; metrics.jsonl has every iteration")
-    sample_interval: int = Field(0, ge=0, description="iterations between printed dialogues; 0: none")
     grace_seconds: float = Field(
         25.0, ge=0, description="after a signal, the current iteration may take this many seconds to finish"
     )
@@ -128,16 +122,18 @@ class PolicyConfig(Settings):
     def _fits(self) -> "PolicyConfig":
         if self.imitation_dialogues and self.policy.id != "ppo":
             raise ValueError(f"imitation_dialogues: only ppo imitates, found policy {self.policy.id!r}; use 0")
-        if self.step_timeout_s and not self.process_num and not self.environment:
-            raise ValueError(
-                "step_timeout_s: limits an environment of your own, or processes; set environment or process_num, or leave it out"
-            )
-        if self.environment:
-            self._leaves_out("domain", "data_path", "domains", "error_rate", "user", "end_reward")
-        if self.wrong_rewards and (self.user == PERSON or self.environment or self.domain == "multiwoz"):
-            raise ValueError("wrong_rewards: is for simulated users of a single domain; leave it out")
+        if self.step_timeout_s and not self.environment:
+            raise ValueError("step_timeout_s: limits an environment of your own; set environment, or leave it out")
+        for key in ("domain", "data_path", "domains", "error_rate", "user", "end_reward") if self.environment else ():
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key}: an environment of your own does not read it; give it with environment.args")
         if self.user == PERSON:
-            self._suits_a_person()
+            if self.error_rate or self.imitation_dialogues:
+                raise ValueError(
+                    "user: with a person nobody is misunderstood or imitated; leave error_rate and imitation_dialogues out"
+                )
+            if self.rewards and not self.rewards[0] < self.rewards[1]:
+                raise ValueError(f"rewards: the first number is the lowest reward, found {list(self.rewards)}")
         elif isinstance(self.domain, ActionsConfig):
             raise ValueError("domain: only people talk about a list of actions; add user: person")
         if self.batchsz < self.num_envs:
@@ -145,21 +141,6 @@ class PolicyConfig(Settings):
                 f"batchsz: {self.batchsz} turns are fewer than num_envs: {self.num_envs} dialogues; lower num_envs"
             )
         return self
-
-    def _leaves_out(self, *keys: str) -> None:
-        """Raises ValueError for a key that an environment of the user's own does not read."""
-        for key in keys:
-            if getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(f"{key}: an environment of your own does not read it; give it with environment.args")
-
-    def _suits_a_person(self) -> None:
-        """Raises ValueError for what a run with a person cannot do."""
-        if self.error_rate or self.imitation_dialogues:
-            raise ValueError(
-                "user: with a person nobody is misunderstood or imitated; leave error_rate and imitation_dialogues out"
-            )
-        if self.rewards and not self.rewards[0] < self.rewards[1]:
-            raise ValueError(f"rewards: the first number is the lowest reward, found {list(self.rewards)}")
 
     @property
     def run_folder(self) -> Path:

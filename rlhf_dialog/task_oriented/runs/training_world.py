@@ -15,11 +15,7 @@ from rlhf_dialog.task_oriented.policies.sampling.environments import read_sizes,
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import plain_transcript, transcript
 from rlhf_dialog.task_oriented.runs.settings import PERSON
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.action_list_world import (
-    ActionListWorld,
-    StateFunction,
-    read_actions,
-)
+from rlhf_dialog.task_oriented.world.action_list_world import ActionListWorld, StateFunction, read_actions
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import END_REWARD, MultiActLevel
 from rlhf_dialog.task_oriented.world.person_world import PersonWorld
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher
@@ -60,9 +56,25 @@ def open_world(settings: dict[str, Any]) -> TrainingWorld:
     if environment_choice := settings.get("environment"):
         return _user_world(environment_choice, settings.get("step_timeout_s"), settings["max_turns"])
     if isinstance(settings["domain"], dict):
-        raise UserError("domain: only people talk about a list of actions; train further with user: person")
-    domain = open_domain(settings["domain"], settings.get("data_path"), settings.get("domains"))
-    make = environment_factory(settings, domain)
+        raise UserError(
+            "domain: only people talk about a list of actions, and no simulated user does; go on with train-policy and its YAML"
+        )
+    domain, user = open_domain(settings["domain"], settings.get("data_path"), settings.get("domains")), settings["user"]
+    if user == PERSON:
+        raise UserError(
+            "user: a person is asked by train_policy.py alone; measure with a simulated user, --user friendly"
+        )
+    make: Callable[[], Any]
+    if isinstance(domain, MultiDomain):
+        if settings["error_rate"]:
+            raise UserError(
+                f"error_rate: with several domains nobody is misunderstood, found {settings['error_rate']}; use 0"
+            )
+        make = partial(MultiActLevel, domain, settings["max_turns"], user, settings.get("end_reward") or END_REWARD)
+    else:
+        if settings.get("end_reward"):
+            raise UserError("end_reward: only the domain multiwoz has one; leave it out")
+        make = partial(ActLevel, domain, settings["error_rate"], settings["max_turns"], user)
     environment = make()
     return TrainingWorld(make, environment.names, environment.layout.size, domain.name, domain.hash, domain)
 
@@ -97,27 +109,6 @@ def _action_list_world(settings: dict[str, Any], teacher: Teacher) -> TrainingWo
     make = partial(ActionListWorld, actions, teacher, state, settings["max_turns"])
     content = [action.model_dump() for action in actions.actions]
     return TrainingWorld(make, actions.names, state.size, path.stem, digest, None, content)
-
-
-def environment_factory(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], Any]:
-    """Builds environments from error_rate, max_turns, user and end_reward of the settings; can be sent to another process.
-
-    Raises UserError for settings that the domain has no use for.
-    """
-    user: Any = settings["user"]
-    if user == PERSON:
-        raise UserError(
-            "user: a person is asked by train_policy.py alone; measure with a simulated user, --user friendly"
-        )
-    if isinstance(domain, MultiDomain):
-        if settings["error_rate"]:
-            raise UserError(
-                f"error_rate: with several domains nobody is misunderstood, found {settings['error_rate']}; use 0"
-            )
-        return partial(MultiActLevel, domain, settings["max_turns"], user, settings.get("end_reward") or END_REWARD)
-    if settings.get("end_reward"):
-        raise UserError("end_reward: only the domain multiwoz has one; leave it out")
-    return partial(ActLevel, domain, settings["error_rate"], settings["max_turns"], user)
 
 
 def _user_world(choice: dict[str, Any], step_timeout_s: float | None, max_turns: int) -> TrainingWorld:

@@ -24,11 +24,7 @@ class ActWorld(Generic[Seen]):
     """One dialogue is one episode, one step is one turn of the system and the user's answer.
 
     A step is worth -1, and the last one `success_reward` or `failure_reward` more. A dialogue depends on (seed, dialogue)
-    and the actions only: each part draws from a `_stream` of its own.
-
-    A world sets `user` and says what is its own: `_draw_goal` and `_begin` before the user speaks, `_system_turn` (an
-    action's acts), `_observe` (tracker, observation), `_info`, and `_verdict` at the end. `_draw_seed`, `_final_goal`
-    and `_goal_as_dict` may be its own as well.
+    and the actions only: each part draws from a `_stream` of its own. A world sets `user`, and says what the methods below do.
     """
 
     greeting = GREETING  # what the system has said before the user's first turn
@@ -37,9 +33,7 @@ class ActWorld(Generic[Seen]):
     def __init__(self, max_turns: int, success_reward: float = SUCCESS_REWARD, failure_reward: float = 0.0):
         if max_turns < 1:
             raise UserError(f"max_turns is {max_turns}; give 1 or more")
-        self.max_turns = max_turns
-        self.success_reward = success_reward
-        self.failure_reward = failure_reward
+        self.max_turns, self.success_reward, self.failure_reward = max_turns, success_reward, failure_reward
         self._seed: int | None = None
         self.dialogue = -1
 
@@ -81,7 +75,6 @@ class ActWorld(Generic[Seen]):
         return Random(f"{self._seed}/{self.dialogue}/{part}")
 
     def _final_info(self, terminated: bool) -> dict[str, Any]:
-        """What is known at the end: goal as it was and as it is, turns of both sides, and the verdict."""
         goal = self._final_goal()
         verdict = self._verdict(goal)
         return {
@@ -95,7 +88,6 @@ class ActWorld(Generic[Seen]):
         }
 
     def _draw_seed(self) -> int:
-        """The seed where none was given."""
         return SystemRandom().randrange(2**31)
 
     def _draw_goal(self, options: dict[str, Any], rng: Random) -> Any:
@@ -163,7 +155,6 @@ class GymnasiumWorld(ActWorld[Observation], gymnasium.Env[Observation, np.int64]
         self.masked = masked
 
     def _declare(self, num_features: int, names: tuple[str, ...]) -> None:
-        """The spaces, and the names of the actions."""
         self.names = names
         self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (num_features,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(len(names))

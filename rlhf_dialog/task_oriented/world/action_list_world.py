@@ -38,8 +38,7 @@ Turn = tuple[str, str]  # an action of the system (an empty text before the firs
 def last_turns(turns: Sequence[Turn], size: int = 256, before: float = 0.2, action: float = 0.2) -> list[float]:
     """The words of the user's last turn, of the one before it with the weight `before`, and the last action.
 
-    Each word and action has a place of its own, as far as `size` places are enough: the CRC-32 of its bytes, modulo `size`. Each
-    of the three parts has the length 1, times its weight.
+    A word or action has the place CRC-32 modulo `size`. Each of the three parts has the length 1, times its weight.
     """
     vector = [0.0] * size
     (taken, user_turn), (_, earlier) = ([("", ""), ("", ""), *turns])[:-3:-1]
@@ -76,11 +75,9 @@ class StateFunction:
         with as_user_error(f"domain.state {self.name}:"):
             vector = np.array(self.function(list(turns)), dtype=np.float32)
         if vector.ndim != 1 or not len(vector) or not np.isfinite(vector).all() or self.size not in (0, len(vector)):
-            expected = (
-                f"{self.size} finite numbers, as for an empty dialogue" if self.size else "a list of finite numbers"
-            )
             raise UserError(
-                f"domain.state {self.name}: returned {vector.tolist()!r:.100} for {turns!r:.100}; return {expected}"
+                f"domain.state {self.name}: returned {vector.tolist()!r:.100} for {turns!r:.100}; return a list of "
+                f"{self.size or ''} finite numbers, always as many as for an empty dialogue"
             )
         return vector
 
@@ -119,7 +116,10 @@ class ActionList:
     def __init__(self, raw: Any, where: str):
         if not isinstance(raw, list) or not raw:
             raise UserError(f'{where}: is not a list of actions; write [{{"name": ..., "sentence": ...}}, ...]')
-        self.actions = [_action(entry, f"{where}, action {number}") for number, entry in enumerate(raw, 1)]
+        self.actions = []
+        for number, entry in enumerate(raw, 1):
+            with damage_as_user_error(f"{where}, action {number}: "):
+                self.actions.append(Action.model_validate(entry))
         self.names = [action.name for action in self.actions]
         for name in self.names:
             if self.names.count(name) > 1:
@@ -163,11 +163,6 @@ def split_words(text: str) -> list[str]:
     return WORD.findall(unicodedata.normalize("NFC", text.lower()))
 
 
-def _action(raw: Any, where: str) -> Action:
-    with damage_as_user_error(f"{where}: "):
-        return Action.model_validate(raw)
-
-
 class ActionListWorld:
     """One step is one action and what the teacher says then; it is worth what the teacher gave for it.
 
@@ -176,10 +171,7 @@ class ActionListWorld:
     """
 
     def __init__(self, actions: ActionList, teacher: Teacher, state: StateFunction, max_turns: int):
-        self.actions = actions
-        self.teacher = teacher
-        self.state = state
-        self.max_turns = max_turns
+        self.actions, self.teacher, self.state, self.max_turns = actions, teacher, state, max_turns
         self.names = actions.names
         self.observation_space = spaces.Box(-np.inf, np.inf, (state.size,), np.float32)
         self.action_space = spaces.Discrete(len(self.names))

@@ -60,9 +60,7 @@ class ErrorChannel:
     def __init__(self, domain: Domain, error_rate: float, rng: Random):
         if not 0 <= error_rate <= 1:
             raise UserError(f"error_rate is {error_rate}; give a probability from 0 to 1, such as 0.15")
-        self.domain = domain
-        self.error_rate = error_rate
-        self.rng = rng
+        self.domain, self.error_rate, self.rng = domain, error_rate, rng
         self.kept = () if TYPE in domain.constraints else (TYPE,)  # slots that are never confused
         self.statistics = SET_1 if error_rate < BETWEEN_SETS else SET_3
 
@@ -77,11 +75,8 @@ class ErrorChannel:
         turns: list[list[Act]] = []
         for position in range(length):
             turns.append(acts if position == place else self._another(acts, turns))
-        return self._add_confidences(turns, statistics.wrong if wrong else statistics.right)
-
-    def _add_confidences(self, turns: list[list[Act]], moments: tuple[tuple[float, float], ...]) -> NBest:
-        gauss = self.rng.gauss
-        scores = [min(max(gauss(mean, deviation), LOWEST), HIGHEST) for mean, deviation in moments]
+        moments = statistics.wrong if wrong else statistics.right
+        scores = [min(max(rng.gauss(mean, deviation), LOWEST), HIGHEST) for mean, deviation in moments]
         total = sum(scores)
         listed = [(turn, score / total) for turn, score in zip(turns, scores, strict=False)]
         return [*listed, ([NULL], sum(scores[len(turns) :]) / total)]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from rlhf_dialog.environments.base import says_success
 from rlhf_dialog.errors import UserError
@@ -11,34 +11,23 @@ from rlhf_dialog.task_oriented.domains import NAME, UNKNOWN, Domain, load_domain
 from rlhf_dialog.task_oriented.domains.domain import Entity
 from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, ActWorld, acts_from
 from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
-from rlhf_dialog.task_oriented.world.error_channel import NULL, NBest
+from rlhf_dialog.task_oriented.world.error_channel import NULL
 from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, parse_goal
 from rlhf_dialog.task_oriented.world.summary import summarise
 from rlhf_dialog.task_oriented.world.tracker import Belief
 from rlhf_dialog.task_oriented.world.users import User
 
-
-class BeliefTracker(Protocol):
-    """What the system believes. `FocusTracker` is one."""
-
-    def reset(self) -> None:
-        """Begin a dialogue."""
-
-    def update(self, system_acts: list[Act], n_best: NBest) -> "Belief | Mapping[str, str]":
-        """The belief after a turn of both: a `Belief`, or the constraints themselves, slot -> value."""
-
-
 LINE_LENGTH = 160  # with which a prompt of 120 tokens keeps what the user says
-Evaluator = Callable[
-    [Any, Sequence[Sequence[Act]]], Any
-]  # (goal, system turns) -> DialogueOutcome, or whether it succeeded
+# (goal, system turns) -> DialogueOutcome, or whether it succeeded
+Evaluator = Callable[[Any, Sequence[Sequence[Act]]], Any]
 
 
 class GoalOriented(ActWorld[str]):
     """Everything but the system's policy. One dialogue is one episode, one step is one reply and the user's answer.
 
     user: speaks acts (`User`); one that has `words` after its turn has chosen its words itself (`HumanUser`)
-    tracker: keeps the belief (`BeliefTracker`), from which the line `[db]` behind each turn of the user is made
+    tracker: keeps the belief, from which the line `[db]` behind each turn of the user is made: `reset()`, and
+        `update(system_acts, n_best)`, which returns a `Belief`, or the constraints themselves, slot -> value (`FocusTracker`)
     evaluator: reads the verdict from the goal and the system's acts (`success.Evaluator`)
     nlu: the system's words -> acts; nlg: the user's acts and a stream -> words. Without them a turn is acts as text, such
         as `inform(food=thai)`. `system_words(domain).read` and `user_words(domain).say` are for words.
@@ -55,7 +44,7 @@ class GoalOriented(ActWorld[str]):
     def __init__(  # noqa: PLR0913 - the parts of a dialogue
         self,
         user: User,
-        tracker: BeliefTracker,
+        tracker: Any,
         evaluator: Evaluator,
         nlu: Callable[[str], list[Act]] | None = None,
         nlg: Callable[[list[Act], Random], str] | None = None,
@@ -69,10 +58,7 @@ class GoalOriented(ActWorld[str]):
             raise UserError(f"tracker {type(tracker).__name__}: it has no domain; give domain= to GoalOriented")
         self.domain = domain if isinstance(domain, Domain) else load_domain(domain)
         self.slots = {*self.domain.constraints, *self.domain.requestable}
-        self.user = user
-        self.tracker = tracker
-        self.evaluator = evaluator
-        self.line_length = line_length
+        self.user, self.tracker, self.evaluator, self.line_length = user, tracker, evaluator, line_length
         self.nlu = parse_acts if nlu is None else nlu
         self.nlg = (lambda acts, _: format_acts(acts)) if nlg is None else nlg
 
@@ -86,17 +72,16 @@ class GoalOriented(ActWorld[str]):
 
     def _system_turn(self, action: str) -> list[Act]:
         acts = acts_from("nlu", self.nlu, "nlu", action)
-        return [act for act in acts if self._makes_sense(act)] or [NULL]
-
-    def _makes_sense(self, act: Act) -> bool:
-        """Not about a slot that the domain lacks, no confirmation of what cannot be constrained, no value left out."""
         constrained = (*self.domain.constraints, NAME)
-        if act.slot and act.slot not in (constrained if act.intent in ("confirm", "select") else self.slots):
-            return False
-        return act.intent not in ("confirm", "select", "inform") or bool(act.slot and act.value)
+        understood = []
+        for act in acts:
+            slots = constrained if act.intent in ("confirm", "select") else self.slots
+            is_whole = act.intent not in ("confirm", "select", "inform") or (act.slot and act.value)
+            if is_whole and (not act.slot or act.slot in slots):
+                understood.append(act)
+        return understood or [NULL]
 
     def _spoken(self) -> str:
-        """The user's last turn in words."""
         words = getattr(self.user, "words", None)
         words = self.nlg(self.user_acts[-1], self._words) if words is None else words
         if not isinstance(words, str):
@@ -112,11 +97,18 @@ class GoalOriented(ActWorld[str]):
         return f"{self._spoken()}\n{self._db_line()}"
 
     def _db_line(self) -> str:
-        """`[db] 3 match: name=..., phone=..., area=...`: how many entities fit, and of the one to speak of what matters now: its
-        name, what the user has asked for so far, and the slots of the belief. Slots that make it too long are left out."""
+        """`[db] 3 match: name=..., phone=..., area=...`: how many entities fit, and of one its name, what the user has asked for,
+        and the slots of the belief. Slots that make it too long are left out.
+
+        The entity is the one that was offered last if it still fits, or where the user wants another one, the first new one.
+        """
         constraints = self._constraints()
         entities = self.domain.matching(constraints)
-        shown, line = self._shown(entities) or {}, f"[db] {len(entities)} match"
+        new = [entity for entity in entities if entity[NAME] not in self.offers]
+        wants_another = any(act.intent == "reqalts" for act in self.user_acts[-1])
+        again = [] if wants_another else [entity for entity in entities if entity[NAME] == (self.offers or [""])[-1]]
+        shown: Entity = next(iter([*again, *new, *entities]), {})
+        line = f"[db] {len(entities)} match"
         asked = [act.slot for acts in self.user_acts for act in acts if act.intent in ("request", "confirm")]
         for slot in dict.fromkeys([NAME, *asked, *constraints]):
             value, mark = shown.get(slot, UNKNOWN), ":" if slot == NAME else ","
@@ -133,13 +125,6 @@ class GoalOriented(ActWorld[str]):
                 f"constraint slots ({', '.join(self.domain.constraints)}) and their values"
             )
         return dict(constraints)
-
-    def _shown(self, entities: Sequence[Entity]) -> Entity | None:
-        """The venue that was offered last if it still fits; where the user wants another one, the first that was not."""
-        new = [entity for entity in entities if entity[NAME] not in self.offers]
-        wants_another = any(act.intent == "reqalts" for act in self.user_acts[-1])
-        again = [] if wants_another else [entity for entity in entities if entity[NAME] == (self.offers or [""])[-1]]
-        return next(iter([*again, *new, *entities]), None)
 
     def _final_goal(self) -> Any:
         """A goal of the user's own kind is for the evaluator to read."""

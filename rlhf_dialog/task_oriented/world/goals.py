@@ -1,11 +1,12 @@
 """What a simulated user wants: constraints that the entity must fulfil, and requests, slots that the user wants to know."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.json_files import damage_as_user_error
 from rlhf_dialog.task_oriented.domains import DONTCARE, NAME, UNKNOWN, Domain
 from rlhf_dialog.task_oriented.domains.domain import Entity
 
@@ -83,38 +84,27 @@ def parse_goal(domain: Domain, data: Mapping[str, Any]) -> Goal:
     constraint that the user may relax is `dontcare`.
     """
     where = f"goal {data} of the domain {domain.name}"
-    values, requests = (data.get(key, {}) if isinstance(data, Mapping) else None for key in ("constraints", "requests"))
-    if not isinstance(values, Mapping) or isinstance(requests, str) or not isinstance(requests, Iterable):
-        raise UserError(f"{where}: is not a goal; give {{'constraints': {{slot: value}}, 'requests': [slot, ...]}}")
-    constraints, requests = {slot: str(value).lower() for slot, value in values.items()}, list(requests)
-    constraint_slots = [*domain.constraints, NAME]
+    with damage_as_user_error(f"{where}: is not {{'constraints': {{slot: value}}, 'requests': [slot, ...]}}: "):
+        constraints = {slot: str(value).lower() for slot, value in data.get("constraints", {}).items()}
+        requests = list(data.get("requests", []))
+    for kind, slots, known in (
+        ("a constraint slot", constraints, [*domain.constraints, NAME]),
+        ("requestable", requests, domain.requestable),
+    ):
+        for slot in slots:
+            if slot not in known:
+                raise UserError(
+                    f"{where}: '{slot}' is not {kind}{nearest(str(slot), known) or '.'} Use {', '.join(known)}"
+                )
     for slot, value in constraints.items():
-        if slot not in constraint_slots:
-            hint = nearest(str(slot), constraint_slots) or "."
-            raise UserError(f"{where}: '{slot}' is not a constraint slot{hint} Use {', '.join(constraint_slots)}")
-        if slot != NAME and value not in (*domain.constraints[slot], DONTCARE):
-            hint = nearest(str(value), domain.constraints[slot])
-            raise UserError(f"{where}: the slot '{slot}' has no value '{value}'{hint or f'; or give {DONTCARE}'}")
-    for slot in requests:
-        if slot not in domain.requestable:
-            hint = nearest(str(slot), domain.requestable) or "."
-            raise UserError(f"{where}: '{slot}' cannot be requested{hint} Use {', '.join(domain.requestable)}")
+        if value not in (*domain.values(slot), DONTCARE):
+            hint = nearest(value, domain.values(slot)) or f"; or give {DONTCARE}"
+            raise UserError(f"{where}: the slot '{slot}' has no value '{value}'{hint}")
     name = constraints.pop(NAME, DONTCARE)
     name = "" if name == DONTCARE else name
-    _check_fulfillable(domain, name, requests, where)
-    return Goal(constraints, dict.fromkeys([NAME, *requests]), name, name)
-
-
-def _check_fulfillable(domain: Domain, name: str, requests: list[str], where: str) -> None:
     relaxed = [entity for entity in domain.entities if name in ("", entity[NAME])]
-    if not relaxed:
+    if not relaxed or any(all(entity[slot] == UNKNOWN for entity in relaxed) for slot in requests):
         raise UserError(
-            f"{where}: no entity has the {NAME} '{name}', also when every other constraint is relaxed"
-            f"{nearest(name, domain.names) or '; name an entity, or none'}"
+            f"{where}: no entity of this name has what is requested, also when every other constraint is relaxed; change it"
         )
-    for slot in requests:
-        if all(entity[slot] == UNKNOWN for entity in relaxed):
-            raise UserError(
-                f"{where}: no entity says anything of the requested slot '{slot}', also when every constraint is relaxed; "
-                "request another slot"
-            )
+    return Goal(constraints, dict.fromkeys([NAME, *requests]), name, name)

@@ -60,18 +60,14 @@ class _Typing:
     """
 
     def __init__(self, domain: Domain, teacher: Teacher, show_goal: bool):
-        self.domain = domain
-        self.teacher = teacher
-        self.show_goal = show_goal
+        self.domain, self.teacher, self.show_goal = domain, teacher, show_goal
         self.heard, self.spoken = user_words(domain), system_words(domain)
         self.slots = {"", NAME, TYPE, *domain.constraints, *domain.requestable}
         self.goal, self.rng = Goal({}), Random(0)
         self.rewards: list[float | None] = []
 
     def begin(self, goal: Goal, rng: Random) -> list[Act]:
-        self.goal = goal.copy()
-        self.rng = rng
-        self.rewards = []
+        self.goal, self.rng, self.rewards = goal.copy(), rng, []
         about = describe_goal(self.domain, self.goal) if self.show_goal else "Say goodbye when you are done."
         return self._acts(self.teacher.begin(about, self.spoken.say([Act("hello")], rng)))
 

@@ -107,11 +107,9 @@ class SummaryActions:
     def __init__(self, domain: Domain):
         self.domain = domain
         self.names = action_names(domain)
-        self.index = {name: number for number, name in enumerate(self.names)}
         self.reset()
 
     def reset(self) -> None:
-        """Begin a dialogue."""
         self._alternatives_wanted = False
 
     def mask(self, belief: Belief, summary: Summary) -> NDArray[np.bool_]:
@@ -139,21 +137,24 @@ class SummaryActions:
         """The turn that an action becomes; `null`, which the user does not understand, where it cannot become one."""
         kind, _, slot = name.partition("_")
         if kind in OF_SLOTS and slot in self.domain.constraints:
-            return self._about(kind, slot, summary)
+            if kind == "request":
+                return [Act("request", slot)]
+            number = 1 if kind == "confirm" else 2
+            values = [value for value, _ in summary.ranked[slot][:number]]
+            return [Act(kind, slot, value) for value in values] if len(values) == number else NULL
         if name == "inform":
             return self._inform(belief, summary, again=True)
         if name == "inform_alternatives":
             self._alternatives_wanted = False
             return self._inform(belief, summary, again=False)
         if name == "inform_byname":
-            return self._inform_requested(self._find_name(belief) or belief.offered, summary)
+            venue = self._find_name(belief) or belief.offered
+            entity = self.domain.entity(venue)
+            if entity is None:
+                return [Act("inform", NAME, NOTHING)] if venue else NULL
+            slots = [slot for slot in summary.requested if slot != NAME][:MAX_INFORMED]
+            return [Act("inform", NAME, venue), *(Act("inform", slot, entity[slot]) for slot in slots)]
         return [Act(name)] if name in ("bye", "reqmore") else NULL
-
-    def _about(self, kind: str, slot: str, summary: Summary) -> list[Act]:
-        if kind == "request":
-            return [Act("request", slot)]
-        values = [value for value, _ in summary.ranked[slot][: 1 if kind == "confirm" else 2]]
-        return [Act(kind, slot, value) for value in values] if len(values) == (1 if kind == "confirm" else 2) else NULL
 
     def _find_name(self, belief: Belief) -> str:
         """The name that the user gave, where that is believed."""
@@ -175,13 +176,6 @@ class SummaryActions:
     def _offer(self, entity: Entity, summary: Summary) -> list[Act]:
         slots = [slot for slot in summary.accepted if entity[slot] != UNKNOWN][:MAX_INFORMED]
         return [Act("inform", NAME, entity[NAME]), *(Act("inform", slot, entity[slot]) for slot in slots)]
-
-    def _inform_requested(self, name: str, summary: Summary) -> list[Act]:
-        entity = self.domain.entity(name)
-        if entity is None:
-            return [Act("inform", NAME, NOTHING)] if name else NULL
-        slots = [slot for slot in summary.requested if slot != NAME][:MAX_INFORMED]
-        return [Act("inform", NAME, name), *(Act("inform", slot, entity[slot]) for slot in slots)]
 
 
 def _echo_accepted(summary: Summary, dontcare: bool) -> list[Act]:

@@ -57,7 +57,6 @@ class FocusTracker:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a dialogue."""
         self.belief = Belief({slot: {} for slot in (*self.domain.constraints, NAME)})
 
     def update(self, system_acts: list[Act], n_best: NBest) -> Belief:
@@ -86,7 +85,11 @@ class FocusTracker:
             belief.slots[slot] = _shift_focus(belief.slots[slot], scores, 1.0 - sum(scores.values()))
         open_method = method.pop("none")
         belief.method = _shift_focus(belief.method, {m: s for m, s in method.items() if s}, open_method)
-        self._note_requests(system_acts, requested)
+        answered = {act.slot for act in system_acts if act.intent == "inform"}
+        kept = {slot: score for slot, score in belief.requested.items() if slot not in answered}
+        for slot, score in requested.items():
+            kept[slot] = min(1.0, kept.get(slot, 0.0) + score)
+        belief.requested = kept
         return belief
 
     def _note_offers(self, system_acts: list[Act]) -> None:
@@ -100,14 +103,6 @@ class FocusTracker:
         elif belief.offer_happened:
             belief.offered = name
             belief.offers.append(name)
-
-    def _note_requests(self, system_acts: list[Act], requested: Scores) -> None:
-        before = self.belief.requested
-        answered = {act.slot for act in system_acts if act.intent == "inform"}
-        kept = {slot: score for slot, score in before.items() if slot not in answered}
-        for slot, score in requested.items():
-            kept[slot] = min(1.0, kept.get(slot, 0.0) + score)
-        self.belief.requested = kept
 
     def _understood(self, acts: Iterable[Act], asked_slot: str) -> list[Act]:
         """The acts with the slot that an answer leaves out, and without values of slots that are not tracked."""

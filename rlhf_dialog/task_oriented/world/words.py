@@ -107,13 +107,16 @@ class Words:
     """
 
     def __init__(self, domain: Domain, templates: Templates, keywords: Keywords, invents: bool):
-        self.domain = domain
-        self.templates = templates
-        self.invents = invents
+        self.domain, self.templates, self.invents = domain, templates, invents
         self.keywords = [(re.compile(rf"\b(?:{words})\b"), act) for words, act in keywords]
         self.slots = tuple(dict.fromkeys([*domain.constraints, *domain.requestable, TYPE]))
         self.only_type = {TYPE} - {*domain.constraints}
-        self.values = {slot: {normalize(value): value for value in self._known_values(slot)} for slot in self.slots}
+        self.values = {}
+        for slot in self.slots:
+            known = [domain.type]
+            if slot not in self.only_type:
+                known = [*domain.values(slot), *(entity[slot] for entity in domain.entities), UNKNOWN]
+            self.values[slot] = {normalize(value): value for value in known}
         self.patterns = sorted(self._patterns(False), key=lambda text: -text[0])
         self.patterns += sorted(self._patterns(True), key=lambda text: -text[0]) if invents else []
         self.mentions = {value: (slot, text) for slot in self.slots[::-1] for value, text in self.values[slot].items()}
@@ -139,11 +142,6 @@ class Words:
                 acts.append(matched[0])
                 text = text[matched[1] :]
         return acts or [Act("null")]
-
-    def _known_values(self, slot: str) -> list[str]:
-        if slot in self.only_type:
-            return [self.domain.type]
-        return [*self.domain.values(slot), *(entity[slot] for entity in self.domain.entities), UNKNOWN]
 
     def _sentences(self, act: Act, missed: bool) -> tuple[str, ...]:
         kind = VALUE if act.value else ""

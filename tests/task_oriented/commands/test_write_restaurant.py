@@ -24,6 +24,7 @@ def test_each_reply_is_a_row_and_a_seed_gives_the_same_dialogues(tmp_path, capsy
                 assert row["prompt"][:-1] == [*before["prompt"], before["reference"]]
             assert "\n[db] " in row["prompt"][-1]
     assert len(load_prompts(str(tmp_path / "a"), "train", 60)) > 20
+    assert WriteRestaurantOptions.line_length == LINE_LENGTH
 
 
 def test_lessons_are_replies_that_give_values_of_the_line(tmp_path):
@@ -33,10 +34,6 @@ def test_lessons_are_replies_that_give_values_of_the_line(tmp_path):
     assert len({row["dialogue"] for row in taught}) == 3
     assert all(row["reference"].startswith(("How about the", "I am sorry")) for row in taught)
     assert {row["dialogue"] for row in rows} - {row["dialogue"] for row in taught} == {0, 1}
-
-
-def test_the_line_is_as_long_as_in_the_environment():
-    assert WriteRestaurantOptions.line_length == LINE_LENGTH
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import load_domain
-from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
+from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
 from rlhf_dialog.task_oriented.world.success import evaluate
-from rlhf_dialog.task_oriented.world.words import system_words, user_words
+from rlhf_dialog.task_oriented.world.words import system_words
 from tests.parts.small_domain import DATA, small_domain
 
 RULES = {
@@ -45,24 +45,24 @@ def test_the_two_files_are_one_domain(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "words"),
     [
-        ({"rules": {**RULES, "informable": None}}, "tea-rules.json: 'informable' is missing"),
+        ({"rules": {**RULES, "informable": None}}, ("tea-rules.json", "informable")),
+        ({"rules": {**RULES, "system_requestable": ["tee"]}}, ("tea-rules.json, system_requestable", "'tee'")),
+        ({"columns": ["id", *COLUMNS[2:]]}, ("tea-rules.json, of which tea-dbase.db", "'name'")),
+        ({"rules": {**RULES, "requestable": [*RULES["requestable"], "fax"]}}, ("tea-dbase.db", "'fax'")),
+        ({"table": "cafes"}, ("tea-dbase.db", "needs a table tea")),
+        ({"entities": []}, ("no entity",)),
         (
-            {"rules": {**RULES, "system_requestable": ["tee"]}},
-            "tea-rules.json, system_requestable: the ontology lacks .*'tee'",
+            {"rules": {**RULES, "informable": {**RULES["informable"], "tea": ["mint"], "area": ["centre"]}}},
+            ("tea-dbase.db", "tea, area"),
         ),
-        (
-            {"columns": ["id", *COLUMNS[2:]]},
-            "tea-rules.json, of which tea-dbase.db: the ontology lacks the slot 'name'",
-        ),
-        ({"rules": {**RULES, "requestable": [*RULES["requestable"], "fax"]}}, "tea-rules.json.*tea-dbase.db: .*'fax'"),
-        ({"table": "cafes"}, "tea-dbase.db: cannot be read .no such table: tea.; it needs a table tea"),
     ],
 )
-def test_what_is_missing_is_named_with_its_file(tmp_path, changes, message):
-    with pytest.raises(UserError, match=message):
+def test_what_is_wrong_is_named_with_its_file(tmp_path, changes, words):
+    with pytest.raises(UserError) as raised:
         load_domain(write(tmp_path, **changes))
+    assert [word for word in words if word not in str(raised.value)] == []
 
 
 def test_columns_that_the_rules_do_not_name_and_dead_slots_are_one_line_of_the_log(tmp_path, caplog):
@@ -77,17 +77,7 @@ def test_columns_that_the_rules_do_not_name_and_dead_slots_are_one_line_of_the_l
     assert domain.requestable == ("name", "phone", "hours", "area", "pool")
     assert set(domain.entities[0]) == {"name", "phone", "hours", "area", "pool", "tea"}
     lines = [line for line in caplog.messages if "left out" in line]
-    assert [line.split("tea-dbase.db: ")[1] for line in lines] == [
-        "left out are columns that the rules do not name (fax) and slots without values (area, garden)"
-    ]
-
-
-def test_without_a_slot_to_ask_for(tmp_path):
-    rules = {**RULES, "informable": {**RULES["informable"], "tea": ["mint"], "area": ["centre"]}}
-    with pytest.raises(
-        UserError, match=r"tea-dbase\.db: no entity has any of the values of the slots .* \(tea, area\); c"
-    ):
-        load_domain(write(tmp_path, rules))
+    assert [line.split("tea-dbase.db: ")[1] for line in lines] == ["left out are slots without values (area, garden)"]
 
 
 def test_branches_are_numbered_in_the_order_of_the_rows(tmp_path):
@@ -97,8 +87,6 @@ def test_branches_are_numbered_in_the_order_of_the_rows(tmp_path):
     found = [entity["name"] for entity in domain.entities]
     assert found == ["oyster bar", "ada", "oyster bar (2)", "ada (2)", "ada (3)", "oyster bar (3)", "ada (4)"]
     assert [domain.entity(name)["phone"] for name in found] == list("0123456")
-    shorter = load_domain(write(tmp_path, entities=rows[:5], table="tea"))
-    assert [entity["name"] for entity in shorter.entities] == found[:5]
 
 
 def test_an_offer_of_a_branch_is_judged_by_its_own_row_in_acts_and_in_words(tmp_path):
@@ -112,6 +100,3 @@ def test_an_offer_of_a_branch_is_judged_by_its_own_row_in_acts_and_in_words(tmp_
     words = system_words(domain)
     assert words.read(words.say(second, Random(0))) == second
     assert words.read("I would take ada (2) .") == [second[0]]
-    heard = [Act("inform", "name", "ada (2)")]
-    assert user_words(domain).read(user_words(domain).say(heard, Random(0))) == heard
-    assert parse_acts(format_acts(second)) == second

@@ -1,9 +1,11 @@
+"""MultiWOZ's files become services: what they offer, and what users want of them."""
+
+import json
 from collections import Counter
 from random import Random
 
 import pytest
 
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import open_domain
 from rlhf_dialog.task_oriented.domains.services import Chances, meets
 from tests.parts.small_world import goal_model, small_world, tables, write_world
@@ -32,11 +34,8 @@ def test_what_matches_is_what_a_slow_search_finds():
         expected = []
         for number, row in enumerate(rows):
             late = wanted["arriveBy"] < row["arriveBy"] or row["leaveAt"] < wanted.get("leaveAt", "00:00")
-            if (
-                row["day"] == wanted["day"]
-                and row["departure"] == wanted.get("departure", row["departure"])
-                and not late
-            ):
+            is_from_there = row["departure"] == wanted.get("departure", row["departure"])
+            if row["day"] == wanted["day"] and is_from_there and not late:
                 expected.append(number)
         assert list(train.matching(wanted)) == expected
     assert train.matching({}) == tuple(range(36))
@@ -44,17 +43,12 @@ def test_what_matches_is_what_a_slow_search_finds():
 
 def test_names_of_several_entities():
     hospital, train = SERVICES["hospital"], SERVICES["train"]
-    assert (hospital.key, hospital.is_named, hospital.rows_that_have({"department": "bones"})) == (
-        "department",
-        False,
-        (1, 2),
-    )
+    assert (hospital.key, hospital.is_named) == ("department", False)
+    assert hospital.rows_that_have({"department": "bones"}) == (1, 2)
     assert SERVICES["hotel"].is_named
     first = train.entities[0]
-    assert (
-        train.rows_that_have({"trainID": first["trainID"], "price": "free"} | {"destination": first["destination"]})[0]
-        == 0
-    )
+    said = {"trainID": first["trainID"], "price": "free", "destination": first["destination"]}
+    assert train.rows_that_have(said)[0] == 0
     assert len(train.rows_that_have({"trainID": "tr0"})) == 6  # 36 journeys share seven names
 
 
@@ -99,13 +93,27 @@ def test_some_of_the_services_with_the_orders_that_are_left():
     assert small_world().only(list(SERVICES)).hash == small_world().hash
 
 
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (["hotels"], "it has no domain 'hotels'; did you mean 'hotel'"),
-        ([], "no user wants any of no domains; name others"),
-    ],
-)
-def test_services_that_are_not_there(names, said):
-    with pytest.raises(UserError, match=said):
-        small_world().only(names)
+def test_tables_and_goal_model_are_services():
+    domain = small_world()
+    assert list(domain.services) == ["attraction", "hospital", "hotel", "police", "restaurant", "taxi", "train"]
+    restaurant, taxi = domain.services["restaurant"], domain.services["taxi"]
+    assert (restaurant.key, len(restaurant.entities)) == ("name", 6)
+    assert list(restaurant.booking) == ["time", "day", "people"]
+    assert restaurant.entities[0]["name"] == "the amber table"
+    assert restaurant.entities[5]["phone"] == "not available"
+    assert domain.services["attraction"].entities[0]["entrance fee"] == "not available"  # `?` in the table
+    assert "location" not in restaurant.entities[0]
+    assert (taxi.entities, taxi.made_from["taxi_types"]) == ((), ("rover", "comet"))
+    assert set(domain.services["train"].constraints["leaveAt"].shares) == {"07:15", "09:00", "14:30"}
+    assert ("hotel", "train") in domain.orders.shares
+    assert ("",) not in domain.orders.shares
+
+
+def test_the_older_goal_model_has_no_combinations(tmp_path):
+    model = goal_model()
+    del model["slots_combination_dist"]
+    write_world(tmp_path, goals=None)
+    (tmp_path / "goal_model.json").write_text(json.dumps(model))
+    domain = open_domain("multiwoz", tmp_path)
+    assert domain.services["hotel"].combinations is None
+    assert domain.services["hotel"].constrained["area"] == 0.6

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlhf_dialog.task_oriented.policies.a2c import A2C, vtrace
-from rlhf_dialog.task_oriented.policies.acer import ACER, compute_weights, project_gradient, retrace, score_gradient
+from rlhf_dialog.task_oriented.policies.acer import ACER, project_gradient
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec
 from rlhf_dialog.task_oriented.policies.enac import ENAC, least_squares
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
@@ -132,58 +132,11 @@ def slow_retrace(rewards, taken, means, ratios, gamma):
     return targets
 
 
-def test_retrace_is_the_sum_of_its_definition_and_does_not_cross_the_end_of_a_dialogue():
-    rng, lengths = np.random.default_rng(0), (3, 1, 5)
-    rows = [rng.normal(size=(4, length)) for length in lengths]
-    for each in rows:
-        each[3] = rng.uniform(0.2, 3, each.shape[1])
-    expected = np.concatenate([slow_retrace(*each, gamma=0.9) for each in rows])
-    columns = torch.from_numpy(np.concatenate(rows, axis=1)).float()
-    ended = torch.tensor([0, 0, 1, 1, 0, 0, 0, 0, 1], dtype=torch.bool)
-    np.testing.assert_allclose(retrace(*columns, ended, 0.9), expected, rtol=1e-4)
-
-
-def test_truncated_weights_with_bias_correction_by_hand():
-    policy, behaviour = torch.tensor([[0.8, 0.2]] * 2), torch.tensor([[0.1, 0.9]] * 2)
-    model, advantages, taken = torch.tensor([[3.0, -7.0]] * 2), torch.tensor([2.0, -4.0]), torch.tensor([[0], [1]])
-    found = compute_weights(policy / behaviour, policy, taken, advantages, model, truncation=5.0)
-    # rho is 8 and 2/9. Action 0: 5 of 8 remain, and .8 (1 - 5/8) of what the critic says, .3 * 3, makes up for the rest
-    expected = [[5 * 2 + 0.3 * 3, 0.0], [0.3 * 3, 2 / 9 * -4]]
-    torch.testing.assert_close(found, torch.tensor(expected))
-
-
-@pytest.mark.parametrize("truncation", [0.0, 0.5, 2.0, 1e6])
-def test_the_expected_weights_are_those_of_the_policy_with_every_truncation(truncation):
-    policy, behaviour = torch.rand(2, 5, generator=generator()).softmax(dim=1)
-    policy, model = (4 * policy).softmax(dim=0)[None].repeat(5, 1), torch.randn(5, generator=generator(1))
-    taken = torch.arange(5)[:, None]
-    found = compute_weights(policy / behaviour, policy, taken, model, model[None].repeat(5, 1), truncation)
-    torch.testing.assert_close(behaviour @ found, policy[0] * model)
-
-
-def test_the_gradient_of_the_scores_is_that_of_autograd():
-    scores, weights = (torch.randn(3, 4, generator=generator(n)) for n in (0, 1))
-    scores.requires_grad_()
-    (weights * scores.log_softmax(dim=1)).sum().backward()
-    torch.testing.assert_close(score_gradient(weights, scores.detach().softmax(dim=1)), scores.grad)
-
-
 def test_a_gradient_within_the_trust_region_stays_and_another_one_is_projected_onto_its_edge():
     gradient, away = torch.tensor([[3.0, 1.0], [3.0, 1.0], [-3.0, 1.0], [3.0, 1.0]]), torch.tensor([2.0, 0.0])
     away = torch.stack([away, away / 100, away, 0 * away])
     found = project_gradient(gradient, away, trust=1.0)
     assert found.tolist() == [[0.5, 1.0], [3.0, 1.0], [-3.0, 1.0], [3.0, 1.0]]
-
-
-def test_no_other_vector_of_the_trust_region_is_nearer():
-    gradient, away, trust = torch.randn(6, generator=generator()), torch.randn(6, generator=generator(1)), 0.1
-    gradient = gradient if gradient @ away > trust else -gradient
-    found = project_gradient(gradient, away, trust)
-    others = gradient + torch.randn(200_000, 6, generator=generator(2)) * (found - gradient).norm()
-    allowed = others[others @ away <= trust]
-    assert len(allowed) > 1000
-    assert found @ away == pytest.approx(trust, abs=1e-5)
-    assert (allowed - gradient).norm(dim=1).min() >= (found - gradient).norm() - 1e-5
 
 
 def acer_filled(**args):

@@ -13,12 +13,13 @@ from rlhf_dialog.task_oriented.policies.acer import ACER
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, constant, layers, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec, choose, stream
 from rlhf_dialog.task_oriented.policies.bbqn import BBQN
-from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN, build_policy, load_policy
+from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN, build_policy
 from rlhf_dialog.task_oriented.policies.dqn import DQN
 from rlhf_dialog.task_oriented.policies.enac import ENAC
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
 from rlhf_dialog.task_oriented.policies.handcrafted import HandcraftedMulti
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, categorical, load_networks, mlp, save_networks
+from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.policies.tracer import TRACER
 from rlhf_dialog.task_oriented.world.summary import Layout, action_names
@@ -36,21 +37,12 @@ class First:
 
 class Drawing:
     def act(self, observations, masks, deterministic, streams):
-        return np.array([own.randrange(100) for own in streams]), {"deterministic": np.array([deterministic] * 2)}
+        return [deterministic, *streams], {}
 
 
-def test_a_policy_that_draws_nothing_gets_no_streams():
+def test_only_a_policy_that_draws_gets_the_streams_and_each_turn_of_each_dialogue_has_its_own():
     assert choose(First(), OBSERVATIONS, MASKS, False, [])[0].tolist() == [1, 0]
-
-
-def test_a_policy_that_draws_gets_one_stream_for_each_dialogue():
-    streams = [stream(0, 5, 1), stream(0, 6, 1)]
-    actions, extras = choose(Drawing(), OBSERVATIONS, MASKS, True, streams)
-    assert actions.tolist() == [stream(0, 5, 1).randrange(100), stream(0, 6, 1).randrange(100)]
-    assert extras["deterministic"].all()
-
-
-def test_a_stream_is_that_of_one_turn_of_one_dialogue_of_one_seed():
+    assert choose(Drawing(), OBSERVATIONS, MASKS, True, [3, 4])[0] == [True, 3, 4]
     keys = [(0, 5, 1), (0, 5, 2), (0, 6, 1), (1, 5, 1), (0, 5, 1)]
     assert len({stream(*key).random() for key in keys}) == 4
 
@@ -89,6 +81,35 @@ def test_the_signature_lists_the_arguments_that_can_be_given():
     assert Learner(None, more=2).args.more == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [
+        (
+            "ppo",
+            {"hidden_sizes": (128, 64), "gamma": 0.99, "gae_lambda": 0.95, "clip_param": 0.2, "entropy_coef": 0.01},
+        ),
+        (
+            "gp_sarsa",
+            {"kernel": "polysort", "gamma": 1.0, "sigma": 5.0, "nu": 0.001, "relative_nu": 0.02, "scale": 1.0},
+        ),
+        (
+            "dqn",
+            {"hidden_sizes": (300, 100), "gamma": 0.99, "capacity": 6000, "batch_size": 64, "steps_per_dialogue": 2.0},
+        ),
+        ("dqn", {"epsilon": 0.3, "epsilon_dialogues": 1000, "target_share": 0.02}),
+        ("bbqn", {"prior_sigma": 0.2, "initial_sigma": 0.02, "noise_sigma": 1.0, "kl_coef": 0.01}),
+        ("feudal", {"hidden_sizes": (130, 50)}),
+        ("acer", {"truncation": 5.0, "trust": 1.0, "average_share": 0.05, "entropy_coef": 0.01, "lr": 1e-3}),
+        ("a2c", {"hidden_sizes": (200, 75), "td_lambda": 0.95, "truncation": 1.0, "lr": 5e-4, "batch_size": 16}),
+        ("tracer", {"trust": 0.01, "average_share": 0.05}),
+        ("enac", {"hidden_sizes": (130, 50), "max_kl": 0.05, "ridge": 0.1, "batch_size": 64, "capacity": 6400}),
+    ],
+)
+def test_the_defaults_are_those_of_the_papers(name, defaults):
+    args = build_policy(name, {}, SETTING).args
+    assert {key: getattr(args, key) for key in defaults} == defaults
+
+
 DOMAIN = small_domain()
 SETTING = PolicySpec(Layout(DOMAIN).size, len(action_names(DOMAIN)), domain=DOMAIN)
 
@@ -98,7 +119,8 @@ def test_each_policy_has_all_of_the_protocol_and_loads_what_it_saves(name, tmp_p
     assert PolicyFactory.find(name) is not None
     policy = build_policy(name, {}, SETTING)
     assert policy.save(tmp_path) is None
-    again = load_policy(name, {}, SETTING, tmp_path)
+    again = build_policy(name, {}, SETTING)
+    again.load(tmp_path)
     assert all(callable(getattr(again, method)) for method in ("act", "observe", "update"))
 
 
@@ -112,12 +134,14 @@ def learner(seed=0, width=4):
 
 
 def test_the_weights_follow_from_the_seed_and_nothing_else():
-    torch.manual_seed(5)
     one = learner().state_dict()
     torch.manual_seed(6)
     assert all(torch.equal(x, one[name]) for name, x in learner().state_dict().items())
     assert not torch.equal(learner(1).policy[0].weight, one["policy.0.weight"])
     assert [type(layer).__name__ for layer in learner().policy] == ["Linear", "Tanh", "Linear"]
+    assert learner().policy[2].weight.norm(dim=1).tolist() == pytest.approx([0.01, 0.01])  # orthogonal, with this gain
+    assert learner().critic[0].weight.norm(dim=0).tolist() == pytest.approx([2**0.5] * 3)
+    assert learner().optimizer.defaults["eps"] == 1e-5
 
 
 @pytest.mark.parametrize(
@@ -126,9 +150,6 @@ def test_the_weights_follow_from_the_seed_and_nothing_else():
 def test_one_number_draws_an_action_by_its_share(draw, action):
     logprobs = torch.tensor([[-1e9, np.log(0.2), np.log(0.5), -1e9, np.log(0.3), -1e9]])
     assert categorical(logprobs, [draw]).tolist() == [action]
-
-
-def test_each_row_has_its_own_draw():
     assert categorical(torch.full((2, 2), 0.5).log(), [0.1, 0.9]).tolist() == [0, 1]
 
 
@@ -174,6 +195,7 @@ LEARNERS = {  # the policy, its arguments, how often it learns from how many tur
     "enac": (ENAC, {"hidden_sizes": (16,), "steps_per_dialogue": 0.125}, 30, 48, 0.75),
     "dqn": (DQN, SLOW | {"epsilon_dialogues": 300, "target_share": 0.05}, 15, 96, 0.9),
     "bbqn": (BBQN, SLOW | {"target_share": 0.05}, 12, 96, 0.9),
+    "ppo": (PPO, {"hidden_sizes": (32,), "lr": 1e-2, "entropy_coef": 0.0, "minibatch_size": 64}, 25, 256, 0.99),
     "gp_sarsa": (GPSarsa, {"kernel": "poly", "sigma": 2.0, "prior_deviation": 5.0}, 50, 24, 0.95),
 }
 

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.episode_stack import EpisodeStack
+from rlhf_dialog.task_oriented.policies.replay import Replay
 
 
 def dialogue(number, length):
@@ -62,17 +63,14 @@ def test_the_newest_turns_are_in_memory_and_older_dialogues_on_disk_until_they_m
     assert on_disk(filled(100, 10, [3] * 7)[0]) == [0, 1, 2, 3]
     assert on_disk(filled(100, 21, [3] * 7)[0]) == []
     assert on_disk(filled(18, 10, [3] * 8)[0]) == [2, 3, 4]
+    assert Replay(10).stack.in_memory == 200_000  # turns, unless it is told otherwise
 
 
-def test_rows_that_are_not_there_are_refused():
+def test_rows_that_are_not_there_and_other_columns_are_refused():
     stack, _ = filled(100, 5, [3] * 7)
     for row in (-1, 21):
         with pytest.raises(IndexError, match="wanted rows from 0 to 20"):
             stack.rows([row])
-
-
-def test_other_columns_are_refused():
-    stack, _ = filled(100, 0, [3])
     with pytest.raises(UserError, match=r"\['good', 'paid', 'seen'\].*\['paid'\]"):
         stack.append({"paid": np.ones(2)})
 

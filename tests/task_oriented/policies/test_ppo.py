@@ -48,15 +48,6 @@ def test_advantages_never_leak_over_the_end_of_a_dialogue_and_only_a_cut_one_is_
     assert mask.sum(dim=1).tolist() == [3, 2, 1, 2]
 
 
-def test_the_stored_log_probability_is_the_recomputed_one():
-    policy = colours()
-    for one in Sampler(Colours, 0, 8).sample(policy, 100):
-        again = policy.logprobs(torch.from_numpy(one.observations), torch.from_numpy(one.masks)).exp()
-        chosen = again.gather(1, torch.from_numpy(one.actions)[:, None])[:, 0]
-        np.testing.assert_allclose(np.exp(one.logprobs), chosen.detach(), rtol=1e-5)
-        assert one.masks[np.arange(len(one)), one.actions].all()
-
-
 def test_the_ratio_is_one_before_the_first_step_and_a_stored_action_of_another_policy_ends_the_run():
     policy = colours(ppo_epoch=1, minibatch_size=1000)
     for one in Sampler(Colours, 0, 8).sample(policy, 64):
@@ -116,24 +107,6 @@ def test_an_action_that_the_mask_forbids_is_never_drawn_and_has_no_gradient():
     assert gradient[1] > 0
 
 
-def learned(seed):
-    policy = PPO(PolicySpec(3, 4, seed), hidden_sizes=(32,), lr=1e-2, entropy_coef=0.0, minibatch_size=64)
-    sampler = Sampler(Colours, seed, 8)
-    for _ in range(25):
-        for one in sampler.sample(policy, 256):
-            policy.observe(one)
-        policy.update()
-    return policy
-
-
-@pytest.mark.slow
-def test_ppo_learns_the_right_masked_policy_of_a_toy():
-    episodes = run_dialogues(learned(seed=0), Colours, 99, range(100))
-    right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
-    assert len(right) == 300
-    assert right.all()
-
-
 def test_two_equal_runs_learn_the_same_and_a_saved_policy_goes_on_exactly(tmp_path):
     def run(policy, first, last):
         for number in range(first, last):
@@ -152,15 +125,10 @@ def test_two_equal_runs_learn_the_same_and_a_saved_policy_goes_on_exactly(tmp_pa
     assert names == ["optimizer.safetensors", "policy.json", "policy.safetensors"]
     with pytest.raises(UserError, match="does not fit"):
         colours(hidden_sizes=(8,)).load(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"num_updates": 1, "normalizer": {"weight": 1}}'])
-def test_a_state_that_is_damaged_is_refused(tmp_path, text):
-    policy = colours()
-    policy.save(tmp_path)
-    (tmp_path / "policy.json").write_text(text)
-    with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
-        policy.load(tmp_path)
+    for text in ("{}", '{"num_updates": 1, "normalizer": {"weight": 1}}'):
+        (tmp_path / "policy.json").write_text(text)
+        with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
+            resumed.load(tmp_path)
 
 
 def test_the_learning_rate_falls_to_its_share_over_the_updates_of_the_run():

@@ -51,6 +51,7 @@ HOTEL = ("policies.hotel",)
         ("committee", {"members": []}, SEVERAL, ("policy.args.members", "[]")),
         ("committee", {"members": ["hotel", "hotel"]}, SEVERAL, ("policy.args.members", "once")),
         ("committee", {"members": 3}, SEVERAL, ("policy.args.members", "3")),
+        ("committee", {"learning": "all"}, SEVERAL, ("learning", "'all'", "evidence, reward, own")),
         ("manager", {}, FREE, ("manager", "several domains")),
         ("manager", {"policies": {"hotels": "random"}}, SEVERAL, ("policy.args.policies", "'hotels'", "'hotel'")),
         ("manager", {"policies": {"hotel": "gp_sarsaa"}}, SEVERAL, (*HOTEL, "'gp_sarsaa'", "'gp_sarsa'")),

@@ -1,6 +1,5 @@
 """Replay: pieces become dialogues, nothing leaks over an end, and each learner goes on exactly from what it saved."""
 
-import hashlib
 from random import Random
 
 import numpy as np
@@ -14,6 +13,7 @@ from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.replay import Replay
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
+from tests.parts.several_policies import hashes
 from tests.parts.toy_environments import Colours, Counted
 
 LEARNERS = ("dqn", "bbqn", "acer", "a2c", "tracer", "enac")
@@ -78,68 +78,51 @@ def test_whole_dialogues_are_drawn_and_the_newest_ones_are_found():
     assert newest["ended"].sum() == 2
 
 
-def test_the_oldest_dialogues_make_room():
-    everything, _ = counted(10**6, 200)
-    replay, _ = counted(20, 200)
-    kept = len(dialogues(replay))
-    assert 16 < len(replay) <= 20
-    assert torch.equal(replay.newest(kept)["observations"], everything.newest(kept)["observations"])
-    full, _ = counted(len(replay), 200)
-    assert len(dialogues(full)) == kept
-    tiny, _ = counted(1, 200)
-    assert len(dialogues(tiny)) == 1
-
-
-def test_a_damaged_file_is_named(tmp_path):
-    replay, _ = counted(100, 50)
-    replay.save(tmp_path)
-    path = tmp_path / "replay.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(UserError, match=r"replay\.safetensors: is damaged"):
-        replay.load(tmp_path)
-
-
-@pytest.mark.parametrize(("name", "change"), [("lengths", 1), ("actions", 3), ("actions", -3)])
-def test_numbers_of_another_file_are_refused(tmp_path, name, change):
-    """A turn more than there are; an action that there is not, of the three."""
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda columns: columns["lengths"].__setitem__(0, columns["lengths"][0] + 1),  # a turn more than there are
+        lambda columns: columns["actions"].__setitem__(0, 3),  # of three actions
+        lambda columns: columns["actions"].__setitem__(0, -1),
+        lambda columns: columns.update(rewards=columns["rewards"].astype(np.float64)),
+        lambda columns: columns.update(masks=columns["masks"][:, :0]),
+        lambda columns: columns.pop("held"),
+    ],
+)
+def test_numbers_of_another_file_are_refused(tmp_path, change):
     replay, _ = counted(100, 50)
     replay.save(tmp_path)
     columns = load_file(tmp_path / "replay.safetensors")
-    columns[name][0] += change
+    change(columns)
     save_file(columns, tmp_path / "replay.safetensors")
     with pytest.raises(UserError, match=r"replay\.safetensors: is damaged"):
         replay.load(tmp_path)
+    replay.save(tmp_path)
+    with pytest.raises(UserError, match="2 features and 3 actions"):
+        replay.load(tmp_path, (2, 4))
+    replay.load(tmp_path, (2, 3))
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"num_dialogues": 1, "num_steps": null, "due": 0}'])
-def test_counters_that_are_damaged_are_refused(tmp_path, text):
+def test_counters_that_are_damaged_are_refused(tmp_path):
     policy = build_policy("dqn", {"hidden_sizes": [4]}, PolicySpec(3, 4))
     policy.save(tmp_path)
-    (tmp_path / "policy.json").write_text(text)
-    with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
-        policy.load(tmp_path)
+    for steps in ("null", "-1", str(2**53 + 1)):
+        (tmp_path / "policy.json").write_text(f'{{"num_dialogues": 1, "num_steps": {steps}, "due": 0}}')
+        with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
+            policy.load(tmp_path)
 
 
-def test_steps_are_due_when_dialogues_end_and_a_rest_waits():
+def test_steps_are_due_when_dialogues_of_three_turns_end_and_a_rest_waits():
     policy = build_policy("dqn", {"hidden_sizes": [4], "steps_per_dialogue": 0.4}, PolicySpec(3, 4))
-    made = []
-    for _ in range(5):
-        for one in Sampler(Colours, 0, 1).sample(policy, 3):
-            policy.observe(one)
-        policy.update()
-        made.append(policy.num_steps)
-    assert made == [0, 0, 1, 1, 2]
-    assert policy.update() == {}
-
-
-def test_a_piece_makes_no_step_due_before_its_dialogue_has_ended():
-    policy, sampler, made = build_policy("dqn", {"hidden_sizes": [4]}, PolicySpec(3, 4)), Sampler(Colours, 0, 1), []
-    for _ in range(6):
+    sampler, made = Sampler(Colours, 0, 1), []
+    for _ in range(15):
         for one in sampler.sample(policy, 1):
             policy.observe(one)
         policy.update()
         made.append((policy.num_dialogues, policy.num_steps))
-    assert made == [(0, 0), (0, 0), (1, 2), (1, 2), (1, 2), (2, 4)]
+    assert made[2::3] == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2)]
+    assert made[1::3] == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1)]
+    assert policy.update() == {}
 
 
 def test_each_step_of_each_seed_draws_turns_of_its_own(monkeypatch):
@@ -165,17 +148,18 @@ def test_a_number_that_is_not_finite_stops_the_run(name):
         policy.update()
 
 
+def saved(policy, folder):
+    """The hashes of the files of a policy that is saved into a new folder."""
+    folder.mkdir()
+    policy.save(folder)
+    return hashes(folder)
+
+
 def go_on(policy, sampler, num_updates):
     for _ in range(num_updates):
         for one in sampler.sample(policy, 20):
             policy.observe(one)
         policy.update()
-
-
-def hashes(policy, folder):
-    folder.mkdir()
-    policy.save(folder)
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -186,13 +170,13 @@ def test_a_saved_policy_goes_on_bit_for_bit(name, tmp_path):
     go_on(whole, Sampler(Colours, 0, 8), 8)
     first, second = Sampler(Colours, 0, 8), Sampler(Colours, 0, 8)
     go_on(stopped, first, 4)
-    files = hashes(stopped, tmp_path / "half")
+    files = saved(stopped, tmp_path / "half")
     assert set(files) == {"policy.safetensors", "optimizer.safetensors", "replay.safetensors", "policy.json"}
     resumed.load(tmp_path / "half")
     second.load_state_dict(first.state_dict())
     go_on(resumed, second, 4)
     assert whole.num_steps > 20
-    assert hashes(resumed, tmp_path / "resumed") == hashes(whole, tmp_path / "whole")
+    assert saved(resumed, tmp_path / "resumed") == saved(whole, tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name", ["dqn", "acer"])
@@ -203,11 +187,11 @@ def test_a_policy_whose_replay_lies_on_disk_learns_and_goes_on_bit_for_bit(name,
     go_on(in_memory, Sampler(Colours, 0, 8), 6)
     sampler = Sampler(Colours, 0, 8)
     go_on(on_disk, sampler, 3)
-    hashes(on_disk, tmp_path / "half")
+    saved(on_disk, tmp_path / "half")
     resumed.load(tmp_path / "half")
     go_on(resumed, sampler, 3)
     assert len(resumed.replay.stack._memory) < len(in_memory.replay.stack._memory) == len(resumed.replay.stack.lengths)
-    assert hashes(resumed, tmp_path / "resumed") == hashes(in_memory, tmp_path / "memory")
+    assert saved(resumed, tmp_path / "resumed") == saved(in_memory, tmp_path / "memory")
 
 
 @pytest.mark.parametrize(

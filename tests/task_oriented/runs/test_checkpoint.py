@@ -51,21 +51,18 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 def test_another_domain_is_refused_by_name(tmp_path):
     source, other = saved(tmp_path), edited()
-    with pytest.raises(UserError, match=r"trained on an earlier state of it \(hash .*the domain here is tea \(hash"):
+    with pytest.raises(UserError, match=r"an earlier state of it \(hash .*tea \(hash"):
         load_policy_checkpoint(source, policy(), {"domain_hash": other.hash, "seed": 0}, other)
     cups = parse_domain(DATA | {"name": "cups"}, "cups")
     other = parse_domain(DATA | {"name": "cups", "type": "bar"}, "cups")
     assert cups.hash == DOMAIN.hash
-    with pytest.raises(UserError, match=r"trained on the domain tea \(hash .*the domain here is cups"):
+    with pytest.raises(UserError, match=r"the domain tea \(hash .*cups"):
         load_policy_checkpoint(source, policy(), {"domain_hash": other.hash, "seed": 0}, other)
 
 
-def test_another_run_is_refused_with_the_settings_that_differ(tmp_path):
-    with pytest.raises(UserError, match=r"is of another run; its settings differ:\n  seed: 0 -> 4"):
+def test_another_run_and_a_checkpoint_that_changed_on_disk_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"\n  seed: 0 -> 4"):
         load_policy_checkpoint(saved(tmp_path), policy(), IDENTITY | {"seed": 4}, DOMAIN)
-
-
-def test_a_checkpoint_that_changed_on_disk_is_refused(tmp_path):
     source = saved(tmp_path)
     weights = source / "policy.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
@@ -79,7 +76,7 @@ def test_an_agent_says_what_it_is_for(tmp_path):
     kept = {"domain": str(tmp_path / "agent" / "domain.json")}
     assert agent == SETTINGS | kept | {"domain_name": "tea", "domain_hash": DOMAIN.hash, "environment": None}
     check_domain(tmp_path, agent, load_domain(kept["domain"]))
-    with pytest.raises(UserError, match="use the ontology and the entities that it was trained on"):
+    with pytest.raises(UserError, match="an earlier state of it"):
         check_domain(tmp_path, agent, edited())
 
 
@@ -88,15 +85,13 @@ def test_an_agent_says_what_it_is_for(tmp_path):
     [
         (None, "is not the agent of a dialogue policy"),
         ("{", "is damaged"),
-        ("[" * 100_000, "is damaged: is nested too deeply"),
-        ({}, "is damaged: KeyError"),
-        ({"format_version": 9}, "has format version 9; this program reads 1"),
+        ("{}", "is damaged: KeyError"),
+        ('{"format_version": 9}', "format version 9"),
     ],
 )
 def test_a_folder_that_holds_no_agent_is_refused(tmp_path, content, said):
     if content is not None:
-        text = content if isinstance(content, str) else json.dumps(content)
-        (tmp_path / "policy_agent.json").write_text(text, encoding="utf-8")
+        (tmp_path / "policy_agent.json").write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=said):
         read_policy_agent(tmp_path)
 
@@ -104,10 +99,8 @@ def test_a_folder_that_holds_no_agent_is_refused(tmp_path, content, said):
 @pytest.mark.parametrize(
     "change",
     [
-        *({"policy": 3}, {"policy": {}}, {"policy": {"id": "random", "args": [1]}}, {"error_rate": "often"}),
-        *({"max_turns": "ten"}, {"max_turns": 2.5}, {"user": [3]}, {"domain": ["restaurant"]}),
-        *({"environment": "Guess"}, {"environment": {"args": {}}}),
-        {"data_path": 3.5, "domain": "multiwoz", "end_reward": "much"},
+        *({"policy": 3}, {"error_rate": "often"}, {"max_turns": 2.5}, {"user": [3]}, {"domain": ["restaurant"]}),
+        *({"environment": "Guess"}, {"end_reward": "much", "domain": "multiwoz"}),
     ],
 )
 def test_an_agent_whose_settings_are_of_another_kind_is_damaged(tmp_path, change):

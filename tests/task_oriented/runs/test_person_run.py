@@ -57,23 +57,15 @@ def test_each_dialogue_has_the_streams_of_its_number_and_is_explored(tmp_path, m
     assert led == [(4, [number], {"deterministic": False}) for number in (0, 1, 2, 2, 3)]
 
 
-def test_what_is_not_rewarded_is_kept_and_not_learned_from(tmp_path):
+def test_what_counts_and_what_is_learned_from(tmp_path):
+    """A dialogue that has not ended counts if something in it was rewarded."""
     shown = talked(tmp_path, [*GOOD[:-1], "", *GOOD])
     assert "(saved; without a reward, nothing was learned)" in shown
     assert [row["rewarded"] for row in rows(tmp_path)] == [0, 1]
     assert rows(tmp_path)[1]["gp/dialogues"] == 1
-    assert talked(tmp_path, [])[0].startswith("2 dialogues so far, 1 of them rewarded")
-
-
-def test_a_dialogue_that_has_not_ended_counts_if_something_in_it_was_rewarded(tmp_path):
-    talked(tmp_path, [*GOOD, "hi", "green tea", "/quit"])
-    assert len(rows(tmp_path)) == 1
+    assert talked(tmp_path, ["hi", "green tea", "/quit"])[0].startswith("2 dialogues so far, 1 of them rewarded")
     talked(tmp_path, ["hi", "/reward 5", "green tea", "/quit"])
-    assert [row["reward"] for row in rows(tmp_path)][1:] == [5.0 - 2]
-
-
-def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
-    talked(tmp_path, GOOD)
+    assert [row["reward"] for row in rows(tmp_path)][2:] == [5.0 - 2]
     talked(tmp_path, [], reward_after="turn", rewards=[0, 1], show_goal=False)
     with pytest.raises(UserError, match="seed: 0 -> 1"):
         talked(tmp_path, GOOD, seed=1)
@@ -89,7 +81,7 @@ def test_a_signal_while_the_policy_learns_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(GPSarsa, "update", signalled)
     run, _ = person_run(tmp_path, TWO)
     with pytest.raises(SystemExit) as end:
-        run.talk()
+        run.run()
     assert end.value.code == 143
     assert len(rows(tmp_path)) == 1
     assert (tmp_path / "run" / "agent").is_dir()

@@ -24,8 +24,8 @@ def mean_reward(environment, choose, number=100) -> float:
 
 
 @cache
-def reward_of_the_task(rate: float) -> float:
-    environment = ActLevel(DOMAIN, rate)
+def reward_of_the_task() -> float:
+    environment = ActLevel(DOMAIN, 0.3)
     return mean_reward(environment, handcrafted(environment))
 
 
@@ -48,21 +48,15 @@ def test_what_is_known_at_the_end():
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_a_dialogue_depends_on_seed_number_and_actions_only(rate):
-    """Dialogues 0 to 5 in a row, alone, in another order, and side by side in two environments."""
+    """Dialogues 0 to 5 in a row, in another order, and side by side in two environments."""
     one, other = ActLevel(DOMAIN, rate), ActLevel(DOMAIN, rate)
     in_a_row = many(one, handcrafted(one), 6, seed=5)
     for number in (4, 0, 3):
         total, seen, info = play(other, handcrafted(other), seed=5, options={"dialogue": number})
-        expected = in_a_row[number]
-        assert (total, info["user_acts"], info["system_acts"]) == (
-            expected[0],
-            expected[2]["user_acts"],
-            expected[2]["system_acts"],
-        )
-        assert np.array_equal(seen, expected[1])
-    apart = [play(one, handcrafted(one), seed=5, options={"dialogue": n})[2]["user_acts"] for n in (1, 2)]
+        assert (total, info["system_acts"]) == (in_a_row[number][0], in_a_row[number][2]["system_acts"])
+        assert np.array_equal(seen, in_a_row[number][1])
     turns = side_by_side([ActLevel(DOMAIN, rate), ActLevel(DOMAIN, rate)], handcrafted(one), 5, (1, 2))
-    assert turns == apart
+    assert turns == [in_a_row[number][2]["user_acts"] for number in (1, 2)]
 
 
 def only(*names):
@@ -78,40 +72,29 @@ def only(*names):
 
 FARMERS = {
     "goodbye at once": only("bye"),
-    "waits": only("reqmore"),
-    "repeats a question": only("request_food"),
     "asks in circles": only("request_food", "request_area", "request_pricerange"),
     "offers at once": only("inform"),
     "informs everything": only("inform", "inform_byname", "inform_alternatives"),
-    "answers before it offers": only("inform_byname"),
     "is not understood": only("restart"),
     "at random": at_random,
 }
 
 
 @pytest.mark.parametrize("name", FARMERS)
-@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
-def test_nothing_is_earned_but_by_doing_the_task(name, rate):
-    environment = ActLevel(DOMAIN, rate, masked=name == "at random")
-    assert mean_reward(environment, FARMERS[name](environment)) < reward_of_the_task(rate) - 3
+def test_nothing_is_earned_but_by_doing_the_task(name):
+    environment = ActLevel(DOMAIN, 0.3, masked=name == "at random")
+    assert mean_reward(environment, FARMERS[name](environment)) < reward_of_the_task() - 3
 
 
-class Talker:
-    """A user of one's own who never leaves, and lies about what it wants."""
+class Forgetful:
+    """A user who wants something else when it leaves."""
+
+    def __init__(self, changed):
+        self.changed = changed
 
     def begin(self, goal, rng):
         self.goal = goal
         return [Act("hello")]
-
-    def answer(self, system_acts):
-        return [Act("inform", "food", "nothing that exists"), Act("praise", "weather", "sunny")]
-
-
-class Forgetful(Talker):
-    """A user who wants nothing any more when it leaves."""
-
-    def __init__(self, changed):
-        self.changed = changed
 
     def answer(self, system_acts):
         self.goal = self.changed
@@ -136,7 +119,7 @@ def test_a_user_cannot_take_back_its_first_goal():
 
 @pytest.mark.parametrize("changed", [Goal({"fish tank": "large"}), Goal({}, {"fish tank": None})])
 def test_a_goal_with_a_slot_that_the_domain_lacks(changed):
-    with pytest.raises(UserError, match="its goal has the slot 'fish tank' at the end; keep to "):
+    with pytest.raises(UserError, match="'fish tank'"):
         ended_with(changed, {"constraints": {}, "requests": []})
 
 
@@ -145,16 +128,7 @@ def test_a_goal_of_ones_own():
     venue = DOMAIN.entities[0]
     goal = {"constraints": {"food": venue["food"]}, "requests": ["phone"]}
     _, _, info = play(environment, handcrafted(environment), seed=0, options={"goal": goal})
-    assert info["first_goal"] == {
-        "constraints": {"food": venue["food"]},
-        "requests": ["name", "phone"],
-        "other_than": [],
-    }
-    with pytest.raises(UserError, match="'fish tank' is not a constraint slot"):
-        environment.reset(options={"goal": {"constraints": {"fish tank": "large"}}})
-
-
-def test_without_masks_everything_is_allowed():
+    assert info["first_goal"] == goal | {"requests": ["name", "phone"], "other_than": []}
     assert ActLevel(DOMAIN, masked=False).reset(seed=0)[1]["action_mask"].all()
 
 
@@ -179,15 +153,9 @@ print(hashlib.sha256(text.encode()).hexdigest())
 @pytest.mark.slow
 def test_another_process_has_the_same_dialogues():
     """Also with another order of sets."""
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert len(runs[0]) == 65
-    assert runs[0] == runs[1]
+    command, found = [sys.executable, "-c", PROGRAM], []
+    for seed in ("1", "2"):
+        variables = {**os.environ, "PYTHONHASHSEED": seed}
+        found.append(subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout)
+    assert len(found[0]) == 65
+    assert found[0] == found[1]

@@ -1,6 +1,6 @@
 """Worlds of acts: the shared turn, Gymnasium, persons, strange domains."""
 
-from functools import cache, partial
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -8,11 +8,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.domains.domain import check_usable, parse_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.act_world import ActWorld, GymnasiumWorld, acts_from
+from rlhf_dialog.task_oriented.world.act_world import ActWorld, acts_from
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.person_world import PersonWorld
 from tests.parts.persons import typing
@@ -115,14 +114,11 @@ def test_success_needs_the_goodbye(last, good, expected):
     assert (reward, terminated, truncated, info["success"]) == (expected, last == 2, last == 9, expected > 0)
 
 
-def test_dialogues_are_numbered_from_the_seed_on():
+def test_dialogues_are_numbered_from_the_seed_on_and_have_a_turn():
     world = Counting(Caller(1), max_turns=2)
     numbers = [world.reset(seed=3), world.reset(), world.reset(options={"dialogue": 8}), world.reset(), world.reset(3)]
     assert [info["dialogue"] for _, info in numbers] == [0, 1, 8, 9, 0]
-
-
-def test_it_needs_a_turn():
-    with pytest.raises(UserError, match="max_turns is 0; give 1 or more"):
+    with pytest.raises(UserError, match="max_turns is 0"):
         Counting(Caller(1), max_turns=0)
 
 
@@ -138,7 +134,7 @@ ODD = [None, "hello", ["hello"], (Act("hello"),), [Act("inform", "n", 3)], [Act(
 
 @pytest.mark.parametrize("acts", ODD)
 def test_a_part_that_speaks_no_acts_is_named(acts):
-    with pytest.raises(UserError, match=r"^user Odd: answer returned .*; return a list of Act, of texts each$"):
+    with pytest.raises(UserError, match=r"^user Odd: answer returned "):
         acts_from("user", Odd(answer=lambda heard: acts), "answer", [])
 
 
@@ -146,21 +142,19 @@ def raise_here(*heard):
     raise ValueError("no words")
 
 
+def bye(*heard):
+    return [Act("bye")]
+
+
 @pytest.mark.parametrize(
     ("user", "said"),
     [
-        (Odd(), "^user Odd: it has no method begin; define begin"),
-        (Odd(begin=lambda goal, rng: []), "^user Odd: it has no method answer; define begin"),
-        (Odd(begin=raise_here), r"^user Odd: begin raised ValueError: no words at .*test_act_world\.py:\d+$"),
-        (Odd(begin=lambda goal: []), "^user Odd: begin raised TypeError: .*1 positional argument but 2"),
-        (
-            Odd(begin=lambda *_: [], answer=lambda acts: [Act("bye")]),
-            "^user Odd: its goal is None after answer; keep a G",
-        ),
-        (
-            Odd(begin=lambda *_: [], answer=lambda acts: [Act("bye")], goal={}),
-            r"^user Odd: its goal is \{\} after answer",
-        ),
+        (Odd(), "it has no method begin"),
+        (Odd(begin=bye), "it has no method answer"),
+        (Odd(begin=raise_here), r"begin raised ValueError: no words at .*test_act_world\.py:\d+$"),
+        (Odd(begin=lambda goal: []), "begin raised TypeError: .*1 positional argument but 2"),
+        (Odd(begin=bye, answer=bye), "its goal is None after answer"),
+        (Odd(begin=bye, answer=bye, goal={}), r"its goal is \{\} after answer"),
     ],
 )
 def test_what_a_users_user_gets_wrong_names_class_and_method(user, said):
@@ -171,60 +165,24 @@ def test_what_a_users_user_gets_wrong_names_class_and_method(user, said):
         world.reset(seed=0)
         world.step(0)
 
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=f"^user Odd: {said}"):
         dialogue()
 
 
-class Silent:
-    """A user without words, and its goal at once."""
-
-    def begin(self, goal, rng):
-        self.goal = goal
-        return []
-
-    def answer(self, system_acts):
-        return []
-
-
-class Small(GymnasiumWorld):
-    """Three actions, of which the second one makes no sense."""
-
-    def __init__(self, masked):
-        super().__init__(2, masked)
-        self.user = Silent()
-        self._declare(4, ("a", "b", "c"))
-
-    def _draw_goal(self, options, rng):
-        self.drawn = rng.random()
-        return {}
-
-    def _system_turn(self, action):
-        return [Act(self.names[action])]
-
-    def _observe(self, system_acts, action, is_over):
-        self._allow(np.array([True, False, True]))
-        return np.zeros(4, np.float32)
-
-
-@pytest.mark.parametrize(("masked", "expected"), [(True, [True, False, True]), (False, [True, True, True])])
-def test_masks_are_told_and_may_be_turned_off(masked, expected):
-    world = Small(masked)
-    _, info = world.reset(seed=0)
-    assert info["action_mask"].tolist() == world.action_masks().tolist() == expected
-    assert world.step(0)[4]["action_mask"].tolist() == expected
+TEA = small_domain()
 
 
 def test_a_seed_that_is_not_given_comes_from_gymnasiums_generator():
-    draws = []
-    for _ in range(2):
-        world = Small(True)
-        world.np_random = np.random.default_rng(5)
+    goals = []
+    for seed in (5, 5, 6):
+        world = ActLevel(TEA)
+        world.np_random = np.random.default_rng(seed)
         world.reset()
-        draws.append(world.drawn)
-    assert draws[0] == draws[1]
+        goals.append((world._seed, world.first_goal))
+        assert world.action_masks() is world.mask
+    assert goals[0] == goals[1] != goals[2]
 
 
-TEA = small_domain()
 LINES = ["green tea in the north please", "what is the phone number ?"]
 ACTIONS = ["inform", "inform_byname"]
 
@@ -263,19 +221,15 @@ def test_with_a_goal_success_is_whether_it_was_reached():
 @pytest.mark.parametrize(
     ("lines", "rewards", "paid", "terminated"),
     [
-        (["tea", "4", "bye", "-1"], [4.0], 3.0, None),
+        (["tea", "4", "bye", "-1"], [4.0], 3.0, True),
         (["tea", "4", "/end"], [4.0], 3.0, True),
         (["tea", "", "/quit"], [None], -1.0, False),
         (["tea"], [None], -1.0, False),
     ],
 )
 def test_a_reward_for_each_answer(lines, rewards, paid, terminated):
-    steps, _, _ = led(lines, ["request_area"], each_answer=True)
-    _, reward, ends, cut, info = steps[0]
-    if terminated is None:  # the goodbye came with the answer
-        assert (ends, cut) == (True, False)
-    else:
-        assert (ends, cut, info["left"]) == (terminated, not terminated, not terminated)
+    ((_, reward, ends, cut, info),), _, _ = led(lines, ["request_area"], each_answer=True)
+    assert (ends, cut, info["left"]) == (terminated, not terminated, not terminated)
     assert (reward, info["rewards"]) == (paid, rewards)
 
 
@@ -292,37 +246,12 @@ def test_a_dialogue_that_reaches_the_turn_limit_is_rewarded():
     assert not steps[0][4]["left"]
 
 
-LEAST = {
-    "twelve slots": 0.9
-}  # a user that has settled on a venue insists on it, also where a later constraint rules it out
-
-
-@cache
-def served(name, rate):
-    domain = strange(name)
-    return run_dialogues(Handcrafted(domain), partial(ActLevel, domain, rate), 1, range(100))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=() if x in ("twelve slots", "gaps") else pytest.mark.slow) for x in STRANGE]
-)
+@pytest.mark.parametrize("name", STRANGE)
 def test_the_handcrafted_policy_serves_nearly_every_user(name):
-    check_env(ActLevel(strange(name), 0.3), skip_render_check=True)
-    assert sum(episode.success for episode in served(name, 0.0)) / 100 >= LEAST.get(name, 0.97)
-    assert sum(episode.success for episode in served(name, 0.3)) / 100 >= LEAST.get(name, 0.85) - 0.15
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"constraints": {"name": ["a"], "genre": ["crime"]}}, "the slot 'name' means the name of the entities"),
-        ({"constraints": {"": ["a"], "genre": ["crime"]}}, "the slot '' means an answer without its slot"),
-        ({"entities": [{"name": "None", "genre": "crime"}]}, "an entity has the name 'none'"),
-        ({"entities": [{"name": "dontcare", "genre": "crime"}]}, "an entity has the name 'dontcare'"),
-    ],
-)
-def test_a_word_that_means_something_else_is_named(changes, message):
-    data = {"name": "x", "type": "book"} | STRANGE["one value, one entity"] | changes
-    with pytest.raises(UserError, match=rf"^books\.json: {message}"):
-        check_usable(parse_domain(data, "books.json"), "books.json")
+    """In `twelve slots` a user insists on a venue that it has settled on, also where a later constraint rules it out."""
+    domain = strange(name)
+    check_env(ActLevel(domain, 0.3), skip_render_check=True)
+    for rate, share in ((0.0, 0.9 if name == "twelve slots" else 0.97), (0.3, 0.7)):
+        episodes = run_dialogues(Handcrafted(domain), partial(ActLevel, domain, rate), 1, range(100))
+        assert sum(episode.success for episode in episodes) / 100 >= share

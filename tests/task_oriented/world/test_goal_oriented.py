@@ -8,12 +8,9 @@ import pytest
 from rlhf_dialog.environments.base import EpisodeLimits, answer, build_environment, open_episode
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import load_domain
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.acts import Act, format_acts, parse_acts
 from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 from rlhf_dialog.task_oriented.world.success import Evaluator
-from rlhf_dialog.task_oriented.world.summary import SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker
 from rlhf_dialog.task_oriented.world.users import AgendaUser
 from rlhf_dialog.task_oriented.world.words import system_words, user_words
@@ -27,54 +24,6 @@ WORDS = {"nlu": READS.read, "nlg": SAYS.say}
 def environment_of(domain=DOMAIN, /, **parts):
     parts = {"user": AgendaUser(domain), "tracker": FocusTracker(domain), "evaluator": Evaluator(domain)} | parts
     return GoalOriented(**parts)
-
-
-class Speaker:
-    """The handcrafted policy in words: it reads the user's sentences, and does not look behind them."""
-
-    def __init__(self, say=lambda acts: READS.say(acts, Random(1)), read=SAYS.read):
-        self.say, self.read = say, read
-        self.tracker, self.actions, self.policy = FocusTracker(DOMAIN), SummaryActions(DOMAIN), Handcrafted(DOMAIN)
-        self.said = [Act("hello")]
-
-    def reply(self, text):
-        belief = self.tracker.update(self.said, [(self.read(text.split("\n")[0]), 1.0)])
-        summary = summarise(DOMAIN, belief)
-        mask, row = self.actions.mask(belief, summary), self.policy.layout.encode(belief, summary)
-        number = int(self.policy.act(row[None], mask[None])[0][0])
-        self.said = self.actions.acts(self.actions.names[number], belief, summary)
-        return self.say(self.said)
-
-
-def played(environment, reply, **reset):
-    """All texts of one dialogue, the sum of its rewards, and the last info."""
-    text, info = environment.reset(**reset)
-    texts, total, ended = [text], 0.0, False
-    while not ended:
-        texts.append(reply(text))
-        text, reward, terminated, truncated, info = environment.step(texts[-1])
-        texts.append(text)
-        total, ended = total + reward, terminated or truncated
-    return texts, total, info | {"terminated": terminated}
-
-
-@pytest.mark.parametrize("words", [WORDS, {}])
-def test_the_same_dialogues_as_at_act_level(words):
-    """Words add nothing and lose nothing: user, policy and verdict are those of `ActLevel`."""
-    acts, in_words = ActLevel(DOMAIN), environment_of(**words)
-    policy = Handcrafted(DOMAIN)
-    for dialogue in range(25):
-        reset = {"seed": 3, "options": {"dialogue": dialogue}}
-        speaker = Speaker() if words else Speaker(format_acts, parse_acts)
-        _, total, info = played(in_words, speaker.reply, **reset)
-        observation, expected = acts.reset(**reset)
-        while "success" not in expected:
-            chosen, _ = policy.act(observation[None], expected["action_mask"][None])
-            observation, _, _, _, expected = acts.step(chosen[0])
-        for key in ("user_acts", "system_acts", "success", "goal", "first_goal", "turns"):
-            assert info[key] == expected[key], key
-        assert total == 20 * info["success"] - info["turns"]
-        assert info["outcome"].f1 == expected["inform"]["f1"]
 
 
 def test_the_line_of_the_data_base():
@@ -152,28 +101,6 @@ def test_a_user_that_lies_is_not_believed(lie):
     assert (reward, info["success"]) == (19.0, True)
 
 
-def test_listing_everything_is_not_an_offer():
-    environment = environment_of(TEA, user=Scripted(parse_acts("hello()"), [Act("bye")]))
-    for venues, success in (("ada ben", True), ("ada ben cid", False), ("cid", False), ("ada zoe", False)):
-        environment.reset(seed=0, options={"goal": {"constraints": WANTED["constraints"]}})
-        reply = "inform(name=none) " + " ".join(f"except(name={venue})" for venue in venues.split())
-        assert environment.step(reply)[4]["success"] is success
-
-
-@pytest.mark.parametrize("reply", ["", "Goodbye .", "Pardon ?", "Can I help you with anything else ?", "blah " * 99])
-def test_nothing_is_earned_by_talking(reply):
-    environment = environment_of(**WORDS)
-    for dialogue in range(20):
-        _, total, info = played(environment, lambda text: reply, seed=2, options={"dialogue": dialogue})
-        assert (info["success"], total) == (False, -info["turns"])
-
-
-def test_the_turn_limit():
-    environment = environment_of(TEA, user=Scripted(*[parse_acts("inform(tea=green)")] * 9), max_turns=3)
-    _, total, info = played(environment, lambda text: "inform(name=ada) inform(phone=11)", options={"goal": WANTED})
-    assert (total, info["turns"], info["terminated"], info["success"]) == (-3.0, 3, False, False)
-
-
 class Own:
     """A tracker of one's own: the constraints that were heard, as a dict."""
 
@@ -201,24 +128,22 @@ def test_each_part_can_be_ones_own():
     assert (text, reward, terminated, truncated, info["success"]) == ("<bye()>", 19.0, True, False, True)
 
 
+def tracker(**methods):
+    return {"tracker": type("Bad", (Own,), methods)()}
+
+
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"user": Scripted([Act("hello")], "bye")}, r"user Scripted: answer returned 'bye'; return a list of Act"),
+        ({"user": Scripted([Act("hello")], "bye")}, "user Scripted: answer returned 'bye'"),
         ({"user": Scripted(None)}, "user Scripted: begin returned None"),
-        ({"nlu": lambda text: text}, r"nlu .*<lambda>: nlu returned 'Hi .'; return a list of Act"),
-        ({"nlg": lambda acts, rng: acts}, r"nlg .*<lambda>: returned \[Act\(.*; return a text"),
-        (
-            {"evaluator": lambda goal, turns: 1.5},
-            r"evaluator .*<lambda>: returned 1.5; return a DialogueOutcome, True or False",
-        ),
+        ({"nlu": lambda text: text}, "nlu .*<lambda>: nlu returned 'Hi .'"),
+        ({"nlg": lambda acts, rng: acts}, r"nlg .*<lambda>: returned \[Act\("),
+        ({"evaluator": lambda goal, turns: 1.5}, "evaluator .*<lambda>: returned 1.5"),
         ({"nlu": lambda text: 1 / 0}, r"nlu raised ZeroDivisionError: .* at .*test_goal_oriented\.py:\d+"),
-        (
-            {"tracker": type("Bad", (Own,), {"update": lambda self, *_: {"colour": "red"}})()},
-            "tracker Bad: update returned",
-        ),
-        ({"tracker": type("Bad", (Own,), {"update": lambda self, *_: 0.5})()}, r"constraint slots \(tea, area\)"),
-        ({"tracker": type("Bad", (Own,), {"domain": None})()}, "tracker Bad: it has no domain; give domain="),
+        (tracker(update=lambda self, *_: {"colour": "red"}), "tracker Bad: update returned"),
+        (tracker(update=lambda self, *_: 0.5), r"constraint slots \(tea, area\)"),
+        (tracker(domain=None), "tracker Bad: it has no domain"),
         ({"domain": "resturant"}, "did you mean 'restaurant'"),
         ({"max_turns": 0}, "max_turns is 0"),
     ],
@@ -246,19 +171,16 @@ def test_a_system_may_say_anything(user):
     ]
     environment, rng = environment_of(user=AgendaUser(DOMAIN, user), **WORDS), Random(1)
     for seed in range(60):
-        played(environment, lambda text: READS.say(rng.choices(acts, k=rng.randint(1, 4)), rng), seed=seed)
-
-
-def test_a_guest_of_the_restaurant_guide_in_words():
-    environment = build_environment("restaurant", {})
-    text, _ = environment.reset(seed=7)
-    assert "\n[db] " in text
-    assert environment.step("Goodbye .")[1:4] == (-1.0, True, False)
+        environment.reset(seed=seed)
+        ended = False
+        while not ended:
+            *_, terminated, truncated, _ = environment.step(READS.say(rng.choices(acts, k=rng.randint(1, 4)), rng))
+            ended = terminated or truncated
 
 
 def test_a_domain_of_ones_own_and_its_turn_limit(tmp_path):
     path = tmp_path / "tea.json"
     path.write_text(json.dumps(DATA), encoding="utf-8")
     environment = build_environment("restaurant", {"domain": str(path), "max_turns": 1, "user": "fixed"})
-    environment.reset(seed=0)
+    assert "\n[db] " in environment.reset(seed=0)[0]
     assert environment.step("Pardon ?")[1:4] == (-1.0, False, True)

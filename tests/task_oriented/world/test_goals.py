@@ -4,8 +4,9 @@ from random import Random
 import pytest
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import Domain
 from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, parse_goal
-from tests.parts.small_domain import small_domain
+from tests.parts.small_domain import DATA, small_domain
 
 DOMAIN = small_domain()
 
@@ -45,22 +46,24 @@ def test_a_goal_of_the_user():
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "words"),
     [
-        (["tea"], "is not a goal; give"),
-        ({"constraints": ["tea"]}, "is not a goal; give"),
-        ({"requests": "phone"}, "is not a goal; give"),
-        ({"constraints": {"te": "green"}}, "'te' is not a constraint slot; did you mean 'tea'"),
-        ({"constraints": {"tea": "grean"}}, "the slot 'tea' has no value 'grean'; did you mean 'green'"),
-        ({"requests": ["tea"]}, "'tea' cannot be requested"),
-        (
-            {"constraints": {"name": "bea", "tea": "green"}},
-            "no entity has the name 'bea', also when every other .* 'ben'",
-        ),
-        ({"constraints": {"name": "dot"}, "requests": ["hours"]}, "no entity says anything of .* 'hours'"),
+        (["tea"], ("requests",)),
+        ({"constraints": ["tea"]}, ("requests",)),
+        ({"constraints": {"te": "green"}}, ("'te'", "'tea'")),
+        ({"constraints": {"tea": "grean"}}, ("'tea'", "'grean'", "'green'")),
+        ({"requests": ["tea"]}, ("'tea' is not requestable",)),
+        ({"constraints": {"name": "bea", "tea": "green"}}, ("'name'", "'bea'", "'ben'")),
+        ({"constraints": {"name": "dot"}, "requests": ["hours"]}, ("relaxed",)),
     ],
 )
-def test_a_goal_that_cannot_be_fulfilled_names_its_slot(data, message):
-    with pytest.raises(UserError, match=message) as raised:
+def test_a_goal_that_cannot_be_fulfilled_names_its_slot(data, words):
+    with pytest.raises(UserError) as raised:
         parse_goal(DOMAIN, data)
-    assert "of the domain tea" in str(raised.value)
+    assert [word for word in ("of the domain tea", *words) if word not in str(raised.value)] == []
+
+
+def test_a_name_of_no_entity_is_no_goal():
+    domain = Domain("tea", "cafe", DATA["constraints"], DATA["requestable"], DATA["entities"], ["zoe"])
+    with pytest.raises(UserError, match="relaxed"):
+        parse_goal(domain, {"constraints": {"name": "zoe"}})

@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.task_oriented.domains import load_domain
-from rlhf_dialog.task_oriented.world.acts import Act, format_acts
+from rlhf_dialog.task_oriented.world.acts import format_acts
 from rlhf_dialog.task_oriented.world.summary import Layout, SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import Belief
 from tests.parts.small_domain import small_domain
+from tests.parts.strange_domains import strange
 
 DOMAIN = small_domain()
 
@@ -19,6 +20,7 @@ def summary(tea=None, area=None, **parts):
     [
         ({"green": 0.6}, True),
         ({"green": 0.4}, False),  # none has .6
+        ({"green": 0.5}, True),
         ({"green": 0.36, "black": 0.34}, True),  # above 1 / 2.9, and none has .3
         ({"green": 0.34, "black": 0.33, "white": 0.33}, False),  # not above 1 / 2.9 = .345
         ({"dontcare": 0.9}, True),
@@ -35,13 +37,7 @@ def test_counts_take_the_most_certain_values_first():
     assert found.accepted == {"tea": "black", "area": "south"}
     assert found.counts == [(False, False, True, False, True), (False, False, True, False, False)]
     assert not found.distinguishable
-
-
-def test_counts_without_values_are_those_of_all_entities():
     assert summary().counts == [(False, False, False, True, True)] * 2
-
-
-def test_what_the_user_does_not_care_about_does_not_distinguish():
     assert summary({"dontcare": 1.0}, {"south": 1.0}).distinguishable is False
     assert summary({}, {"south": 1.0}).distinguishable is True
     assert summary({"white": 1.0}).counts[-1] == (True, False, False, False, False)
@@ -127,51 +123,52 @@ def test_alternatives_are_wanted_until_they_are_given():
     assert "inform_alternatives" not in allowed(later, actions)
 
 
-def test_questions():
-    belief = belief_of(slots={"tea": {"green": 0.4, "black": 0.5}})
-    assert says("request_area", belief) == "request(area)"
-    assert says("confirm_tea", belief) == "confirm(tea=black)"
-    assert says("select_tea", belief) == "select(tea=black) select(tea=green)"
+ASKED = {"requested": {"phone": 1.0, "hours": 0.9, "area": 0.2}}
+UNSURE = belief_of(slots={"tea": {"green": 0.4, "black": 0.5}})
+BLACK, WHITE = ({"tea": {tea: 1.0}, "area": {"dontcare": 1.0}} for tea in ("black", "white"))
 
 
-def test_an_offer_has_the_values_of_the_entity():
-    assert says("inform", belief_of(slots=SURE)) == "inform(name=ada) inform(tea=green) inform(area=north)"
-    assert says("inform", belief_of(slots=SURE, offered="ben")).startswith("inform(name=ben)")  # it still fits
-    open_area = {"tea": {"black": 1.0}, "area": {"dontcare": 1.0}}
-    assert says("inform", belief_of(slots=open_area)) == "inform(name=dot) inform(tea=black) inform(area=south)"
+@pytest.mark.parametrize(
+    ("belief", "name", "turn"),
+    [
+        (UNSURE, "request_area", "request(area)"),
+        (UNSURE, "confirm_tea", "confirm(tea=black)"),
+        (UNSURE, "select_tea", "select(tea=black) select(tea=green)"),
+        (belief_of(slots=SURE), "inform", "inform(name=ada) inform(tea=green) inform(area=north)"),
+        (belief_of(slots=SURE, offered="ben"), "inform", "inform(name=ben) inform(tea=green) inform(area=north)"),
+        (belief_of(slots=BLACK), "inform", "inform(name=dot) inform(tea=black) inform(area=south)"),
+        (belief_of(slots=WHITE), "inform", "inform(name=none) inform(tea=white)"),
+        (belief_of(offered="ada", **ASKED), "inform_byname", "inform(name=ada) inform(phone=11) inform(hours=9 to 5)"),
+        (belief_of(offered="ada"), "inform_byname", "inform(name=ada)"),
+        (belief_of(name={"zoe": 0.9}), "inform_byname", "inform(name=none)"),
+        (belief_of(), "bye", "bye()"),
+        (belief_of(), "reqmore", "reqmore()"),
+        *(
+            (belief_of(), name, "null()")
+            for name in ("confirm_tea", "select_tea", "inform_byname", "repeat", "restart")
+        ),
+    ],
+)
+def test_the_turn_that_an_action_becomes(belief, name, turn):
+    assert says(name, belief) == turn
 
 
-def test_nothing_fits():
-    belief = belief_of(slots={"tea": {"white": 1.0}, "area": {"dontcare": 1.0}})
-    assert says("inform", belief) == "inform(name=none) inform(tea=white)"
+def test_an_offer_says_at_most_five_values():
+    domain = strange("twelve slots")
+    belief = Belief({slot: {domain.entities[0][slot]: 1.0} for slot in domain.constraints} | {"name": {}})
+    turn = SummaryActions(domain).acts("inform", belief, summarise(domain, belief))
+    assert [act.slot for act in turn] == ["name", *list(domain.constraints)[:5]]
 
 
 def test_alternatives_and_then_nothing_but_what_was_offered():
-    assert says("inform_alternatives", belief_of(slots=SURE, offered="ada")).startswith("inform(name=ben)")
     both = belief_of(slots=SURE, offered="ada")
+    assert says("inform_alternatives", both).startswith("inform(name=ben)")
     both.offers.append("ben")
     assert says("inform_alternatives", both) == (
         "inform(name=none) except(name=ada) except(name=ben) inform(tea=green) inform(area=north)"
     )
-
-
-def test_answers_are_about_the_venue_that_was_named_or_offered():
-    asked = {"requested": {"phone": 1.0, "hours": 0.9, "area": 0.2}}
-    assert says("inform_byname", belief_of(offered="ada", **asked)) == (
-        "inform(name=ada) inform(phone=11) inform(hours=9 to 5)"
-    )
-    named = belief_of(name={"dot": 0.8}, offered="ada", **asked)
+    named = belief_of(name={"dot": 0.8}, offered="ada", **ASKED)
     assert says("inform_byname", named) == "inform(name=dot) inform(phone=44) inform(hours=not available)"
-    assert says("inform_byname", belief_of(offered="ada")) == "inform(name=ada)"
-
-
-@pytest.mark.parametrize("name", ["confirm_tea", "select_tea", "inform_byname", "repeat", "restart"])
-def test_what_cannot_be_said_is_not_understood(name):
-    assert SummaryActions(DOMAIN).acts(name, belief_of(), summarise(DOMAIN, belief_of())) == [Act("null")]
-
-
-def test_goodbye_and_more():
-    assert (says("bye", belief_of()), says("reqmore", belief_of())) == ("bye()", "reqmore()")
 
 
 def test_the_size_follows_from_the_domain():

@@ -69,6 +69,8 @@ def test_questions_after_an_offer_are_about_the_venue():
     offer = [Act("inform", "name", "ada"), *INFORM]
     assert focus.update(offer, [([Act("request", "phone")], 0.9), (NULL, 0.1)]).method == pytest.approx({"byname": 0.9})
     assert focus.update([], [([Act("thankyou")], 1.0)]).method == pytest.approx({"byname": 0.9})  # stays
+    denied = [Act("deny", "tea", "green"), Act("request", "phone")]
+    assert focus.update([], [(denied, 1.0)]).method == pytest.approx({"byname": 0.9})
 
 
 def test_requests_wait_until_they_are_answered():
@@ -78,9 +80,6 @@ def test_requests_wait_until_they_are_answered():
     assert focus.update([], asked).requested == {"phone": 1.0, "hours": 1.0}
     answer = [Act("inform", "name", "ada"), Act("inform", "phone", "11")]
     assert focus.update(answer, [(NULL, 1.0)]).requested == {"hours": 1.0}
-
-
-def test_a_question_whether_counts_as_a_request():
     assert tracker().update([], [([Act("confirm", "tea", "green")], 1.0)]).requested == {"tea": 1.0}
 
 
@@ -94,14 +93,10 @@ def test_offers():
     assert (belief.offered, belief.offers, belief.offer_happened, belief.nothing_found) == ("ada", [], False, True)
 
 
-def test_discourse_acts_are_those_of_this_turn():
+def test_discourse_acts_are_those_of_this_turn_and_reset_forgets():
     focus = tracker()
     assert focus.update([], [([Act("thankyou")], 0.6), (NULL, 0.4)]).discourse_act == {"thankyou": 0.6, "none": 0.4}
     assert focus.update([], [(INFORM, 1.0)]).discourse_act == {"none": 1.0}
-
-
-def test_reset_forgets():
-    focus = tracker()
     focus.update([Act("inform", "name", "ada")], [(INFORM, 1.0)])
     focus.reset()
     assert focus.belief.slots == {"tea": {}, "area": {}, "name": {}}

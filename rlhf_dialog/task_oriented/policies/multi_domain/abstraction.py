@@ -40,16 +40,16 @@ def make_abstraction(domain: MultiDomain) -> Abstraction:
 
     The slot that names the entities is `name`. Entities give the frequencies of values; users do where there are none.
     """
-    return {name: _name_slots(service) for name, service in domain.services.items()}
-
-
-def _name_slots(service: DomainService) -> dict[str, str]:
-    constraints = [slot for slot in service.constraints if slot != service.key]
-    asked = [slot for slot in service.requests if slot not in service.constraints and slot != service.key]
-    booking = {f"{BOOK}{slot}": normalised_entropy(each.shares.values()) for slot, each in service.booking.items()}
-    names = {service.key: KEY} if service.key in (*service.constraints, *service.requests) else {}
-    names |= _rank("slot", {slot: _entropy(service, slot) for slot in constraints})
-    return names | _rank("info", {slot: _entropy(service, slot) for slot in asked}) | _rank("book", booking)
+    abstraction = {}
+    for name, service in domain.services.items():
+        constraints = [slot for slot in service.constraints if slot != service.key]
+        asked = [slot for slot in service.requests if slot not in service.constraints and slot != service.key]
+        booking = {f"{BOOK}{slot}": normalised_entropy(each.shares.values()) for slot, each in service.booking.items()}
+        names = {service.key: KEY} if service.key in (*service.constraints, *service.requests) else {}
+        names |= _rank("slot", {slot: _entropy(service, slot) for slot in constraints})
+        names |= _rank("info", {slot: _entropy(service, slot) for slot in asked})
+        abstraction[name] = names | _rank("book", booking)
+    return abstraction
 
 
 def _entropy(service: DomainService, slot: str) -> float:

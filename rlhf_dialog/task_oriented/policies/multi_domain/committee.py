@@ -63,17 +63,10 @@ class CommitteeArguments(GPSarsaArguments):
         if self.learning not in LEARNING:
             raise UserError(f"policy.args.learning: found {self.learning!r}, wanted one of {', '.join(LEARNING)}")
 
-    def member_arguments(self) -> dict[str, Any]:
-        """The arguments of each member's policy."""
-        return {each.name: getattr(self, each.name) for each in fields(GPSarsaArguments)}
-
 
 @PolicyFactory.register("committee")
 class Committee:
-    """In the domain of which the user spoke last: the allowed action with the largest draw from the committee's posterior of Q.
-
-    Raises UserError for an argument that cannot be used.
-    """
+    """Takes the allowed action of the active domain with the largest draw from the committee's posterior of Q."""
 
     @takes(CommitteeArguments)
     def __init__(self, setting: PolicySpec, **args: Any):
@@ -85,17 +78,12 @@ class Committee:
                 f"policy.args.members: found {members!r}, wanted at least one domain, each one once, as a list"
             )
         self.views.check(names, "policy.args.members")
-        member_arguments = self.args.member_arguments()
+        member_arguments = {each.name: getattr(self.args, each.name) for each in fields(GPSarsaArguments)}
         self.members = {name: GPSarsa(self.views.by_name[name].setting, **member_arguments) for name in names}
         self.prior_variance = float(self.args.prior_deviation) ** 2
         domain, path = self.views.domain, self.args.abstraction
         self._connect(abstractions.read_abstraction(path, domain) if path else abstractions.make_abstraction(domain))
         self._pieces = EpisodeBuffer()
-
-    @property
-    def num_points(self) -> int:
-        """The size of the dictionaries, all in all."""
-        return sum(member.num_points for member in self.members.values())
 
     def act(
         self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
@@ -133,7 +121,7 @@ class Committee:
 
     def observe(self, episode: Episode) -> None:
         """Keep the pieces of a dialogue until it has ended; then the members get its turns, each as those of its own domain."""
-        whole = self._pieces.join(episode)
+        whole = self._pieces.join_episode(episode)
         if whole is None:
             return
         for view, part in self.views.split(whole):
@@ -156,7 +144,6 @@ class Committee:
         self._pieces.save(Path(folder))
 
     def load(self, folder: str | Path) -> None:
-        """Restore what `save` wrote. Raises UserError when the files are damaged, or of other arguments."""
         for name, member in self.members.items():
             member.load(Path(folder) / name)
         self._connect(abstractions.read_abstraction(Path(folder) / ABSTRACTION, self.views.domain))

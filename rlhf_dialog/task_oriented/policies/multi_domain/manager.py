@@ -13,6 +13,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.task_oriented.policies import base
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
+from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.multi_domain.views import OF_EPISODE, EpisodeBuffer, View, Views, save_parts
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 
@@ -71,7 +72,7 @@ class Manager:
 
         ppo gets those since its last update, because it learns from what it has just drawn.
         """
-        whole = self._pieces.join(episode)
+        whole = self._pieces.join_episode(episode)
         for view, part in self.views.split(whole) if whole else ():
             policy = self.policies[view.name]
             old = part.extras.get(UPDATE, np.full(len(part), -1)) != self.num_updates
@@ -93,7 +94,6 @@ class Manager:
         write_json(Path(folder) / STATE, {"num_updates": self.num_updates, "taught": sorted(self._taught)})
 
     def load(self, folder: str | Path) -> None:
-        """Restore what `save` wrote. Raises UserError when the files are damaged, or of other policies."""
         state = read_json(Path(folder) / STATE, f"{folder}: holds no manager, or is damaged: ", shape=ManagerState)
         self.num_updates, self._taught = state["num_updates"], set(state["taught"])
         self._pieces.load(Path(folder))
@@ -115,13 +115,10 @@ def _build(name: str, spec: Any, view: View) -> base.DialoguePolicy:
     args = {} if keys.get("args") is None else keys["args"]
     if not isinstance(keys.get("id"), str) or not isinstance(args, Mapping):
         raise UserError(f"{where}: found {spec!r}, wanted the name of a policy, or {{id: name, args: {{...}}}}")
-    if "setting" in args:
-        raise UserError(f"{where}: leave 'setting' out of args; the run gives it")
     try:
-        built: base.DialoguePolicy = PolicyFactory.create(keys["id"], {**args, "setting": view.setting})
+        return build_policy(keys["id"], {**args}, view.setting)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
-    return built
 
 
 def _key(name: str, extra: str) -> str:

@@ -9,11 +9,11 @@ from rlhf_dialog.task_oriented.domains import MultiDomain
 from rlhf_dialog.task_oriented.world.acts import Act
 
 SHORTEST = 3  # letters of a value that points to a domain by itself
-BYE, HELP, HELLO = r"\b(bye|goodbye|quit)\b", r"\b(help|what can you do)\b|^\?$", r"\b(hello|hi|hey)\b"
+BYE, HELLO = r"\b(bye|goodbye|quit)\b", r"\b(hello|hi|hey)\b"
 
 
 class Topics:
-    """Greets, asks which topic is meant, helps, and hangs up after `attempts` turns in a row that name none.
+    """Greets, asks which topic is meant, and hangs up after `attempts` turns in a row that name none.
 
     domain: its domains are the topics; words: topic -> further words that mean it, such as {"restaurant": ["dinner"]}
     topic: the domain whose policy speaks now, "" while that is open; is_over: whether the dialogue has ended
@@ -60,8 +60,6 @@ class Topics:
         if re.search(BYE, words):
             self.topic, self.is_over = "", True
             return "Goodbye!"
-        if isinstance(turn, str) and re.search(HELP, words):
-            return self._help()
         return "" if self.topic else self._ask(topics, words)
 
     def _find_topics(self, turn: str | Sequence[Act]) -> list[str]:
@@ -84,17 +82,8 @@ class Topics:
         start = "Hello!" if re.search(HELLO, words) else "I am sorry, I did not understand that."
         return f"{start} Please name one of these: {self._join_names(self.names)}."
 
-    def _help(self) -> str:
-        """What may be said, with slots and values of the topic, or of the first one."""
-        service = self.domain.services[self.topic or self.names[0]]
-        slots = [slot for slot in service.asked if slot in service.constraints][:3]
-        wishes = "; ".join(f"the {slot}, such as {next(iter(service.constraints[slot].shares))}" for slot in slots)
-        about = f"For {service.name} you can say {wishes}." if wishes else f"You can ask about {service.name}."
-        topics = self._join_names(self.names, "and")
-        return f"I know about {topics}. {about} Say the name of a topic to begin it, and goodbye to end."
-
-    def _join_names(self, names: Sequence[str], last: str = "or") -> str:
-        return f" {last} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+    def _join_names(self, names: Sequence[str]) -> str:
+        return " or ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def _pattern(words: Iterable[str]) -> re.Pattern[str]:

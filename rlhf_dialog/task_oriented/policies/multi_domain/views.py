@@ -66,13 +66,9 @@ class Views:
                 hint = nearest(str(name), self.by_name) or "."
                 raise UserError(f"{where}: '{name}' is unknown{hint} Use {', '.join(self.by_name)}")
 
-    def active(self, observations: Features) -> Rows:
-        """The numbers (N,) of the domains of which the user spoke last; 0 where it has spoken of none."""
-        return observations[:, self._current].argmax(axis=1)
-
     def groups(self, observations: Features) -> Iterator[tuple[View, Rows]]:
-        """The views of the active domains, each with the rows of the observations in which it is."""
-        active = self.active(observations)
+        """The views of the domains of which the user spoke last (the first one where there is none), each with its rows."""
+        active = observations[:, self._current].argmax(axis=1)
         yield from ((view, np.flatnonzero(active == n)) for n, view in enumerate(self.by_name.values()) if n in active)
 
     def split(self, whole: Episode) -> Iterator[tuple[View, Episode]]:
@@ -91,30 +87,21 @@ class Views:
             yield view, replace(whole, **taken, rewards=rewards, extras=extras, total_reward=float(rewards.sum()))
 
 
-class EpisodeBuffer:
+class EpisodeBuffer(Replay):
     """Holds pieces of dialogues back until their end is there."""
 
     def __init__(self) -> None:
-        self._replay = Replay(1)
+        super().__init__(1)
 
-    def join(self, episode: Episode) -> Episode | None:
+    def join_episode(self, episode: Episode) -> Episode | None:
         """The whole dialogue, once its last piece has come; one whose beginning was not seen begins with what was seen."""
-        with_values = replace(episode, extras=episode.extras | {"values": episode.values})
-        columns = self._replay.join(with_values)
+        columns = self.join(replace(episode, extras=episode.extras | {"values": episode.values}))
         if columns is None:
             return None
         start, values = int(columns.pop("turn")[0]), columns.pop("values")
         names = "observations", "masks", "actions", "logprobs", "rewards"
         turns: dict[str, Any] = {name: columns.pop(name) for name in names}
         return replace(episode, **turns, values=values, extras=columns, start=start)
-
-    def save(self, folder: Path) -> None:
-        """Write what is held back."""
-        self._replay.save(folder)
-
-    def load(self, folder: Path) -> None:
-        """Restore what `save` wrote. Raises UserError when the file is damaged."""
-        self._replay.load(folder)
 
 
 def save_parts(folder: Path, parts: Mapping[str, DialoguePolicy]) -> None:

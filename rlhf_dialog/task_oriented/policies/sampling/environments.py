@@ -1,16 +1,12 @@
-"""Environments at act level, side by side in this process or in others; those of the user's own get a seed for each dialogue, and
-limits.
+"""Environments at act level, side by side in this process or in others; those of the user's own get limits.
 
 An order to an environment is a pair of numbers (action, following): make the action, and when the dialogue ends, open the
-dialogue `following`. With the action -1 the dialogue `following` is opened at once; -1 as `following` opens none, and a pair
-of both is a turn without anything to do. An environment is thus never stepped in vain at the end of a dialogue.
+dialogue `following`; so no step is wasted at the end. The action -1 opens `following` at once; -1 as `following` opens none.
 """
 
-import inspect
-import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -49,10 +45,6 @@ class EnvAnswer:
     info: dict[str, Any] = field(default_factory=dict)
 
 
-class EnvironmentFailed(UserError):
-    """An environment raised, or returned something that the protocol does not allow."""
-
-
 class VectorEnv:
     """`num_envs` environments of this process; `make` builds one. `seed` is that of all their dialogues."""
 
@@ -60,7 +52,7 @@ class VectorEnv:
         self.seed, self.environments = seed, [make() for _ in range(num_envs)]
 
     def step(self, orders: Iterable[Order]) -> list[EnvAnswer]:
-        """One order for each environment. Raises EnvironmentFailed, with the class, the method and the traceback."""
+        """One order for each environment. Raises UserError, with class and method, for a wrong answer."""
         pairs = zip(self.environments, orders, strict=True)
         return [self._execute(environment, *order) for environment, order in pairs]
 
@@ -72,7 +64,7 @@ class VectorEnv:
     def _execute(self, environment: Any, action: int, following: int) -> EnvAnswer:
         if action == NOTHING:
             return EnvAnswer(None, None) if following == NOTHING else self._open(environment, following)
-        answer = _call(environment, "step", action)
+        answer = environment.step(action)
         if not isinstance(answer, tuple) or len(answer) != 5:
             raise _wrong(environment, "step", answer, "(observation, reward, terminated, truncated, info)")
         observation, reward, terminated, truncated, info = answer
@@ -94,7 +86,7 @@ class VectorEnv:
         return EnvAnswer(then.observation, then.mask, float(reward), bool(terminated), bool(truncated), last, info)
 
     def _open(self, environment: Any, dialogue: int) -> EnvAnswer:
-        answer = _call(environment, "reset", seed=self.seed, options={"dialogue": dialogue})
+        answer = environment.reset(seed=self.seed, options={"dialogue": dialogue})
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise _wrong(environment, "reset", answer, "(observation, info)")
         return _read_answer(environment, "reset", *answer)
@@ -104,50 +96,22 @@ def _name(environment: Any) -> str:
     return environment.class_name if isinstance(environment, UserEnvironment) else type(environment).__name__
 
 
-def _wrong(environment: Any, method: str, value: Any, expected: str) -> EnvironmentFailed:
-    return EnvironmentFailed(f"{_name(environment)}.{method} returned {value!r:.200}; return {expected}")
-
-
-def _call(environment: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-    return _guarded(f"{_name(environment)}.{method}", lambda: getattr(environment, method)(*args, **kwargs))
-
-
-def _guarded(where: str, work: Callable[[], Any], seconds: float | None = None) -> Any:
-    """What the work returns, which may take `seconds`, and is then done in a thread. Raises EnvironmentFailed, with `where`
-    (class and method), for what it raises and when it takes longer."""
-    try:
-        with ends_the_process(seconds) if seconds else nullcontext():
-            return run_with_timeout(seconds, work) if seconds else work()
-    except (UserError, RunStopped, SignalExit):
-        raise
-    except TimeLimit as late:
-        lines = [format_line(frame) for frame in outside_libraries(late.frames)[-1:]]
-        raise EnvironmentFailed(
-            f"{where} did not return within {seconds:g} seconds (step_timeout_s); it was at "
-            f"{lines[0] if lines else 'a line of a library'}"
-        ) from late
-    except USER_CODE_RAISES as error:
-        text = "".join(traceback.format_exception(error))
-        raise EnvironmentFailed(f"{where} raised {type(error).__name__}: {error}\n{text}") from error
+def _wrong(environment: Any, method: str, value: Any, expected: str) -> UserError:
+    return UserError(f"{_name(environment)}.{method} returned {value!r:.200}; return {expected}")
 
 
 def _vector(environment: Any, method: str, observation: Any) -> Features:
     """The observation, (D,), as a copy, since an environment may use its array again."""
-    space: Any = getattr(environment, "observation_space", None)
     try:
         vector = np.array(observation, dtype=np.float32)
     except (TypeError, ValueError):
         raise _wrong(environment, method, observation, "an observation that is a vector of numbers") from None
-    shape = getattr(space, "shape", None)
+    shape = getattr(getattr(environment, "observation_space", None), "shape", None)
     if vector.ndim != 1 or shape not in (None, vector.shape):
         expected = "one dimension" if shape is None else f"the shape {shape} of its observation_space"
         raise _wrong(environment, method, observation, f"an observation of {expected}; this one has {vector.shape}")
     if not np.isfinite(vector).all():
         raise _wrong(environment, method, observation, "an observation of finite numbers")
-    if hasattr(space, "contains"):
-        typed = np.array(observation).astype(space.dtype)  # of whatever type its numbers are, but none is rounded
-        if not space.contains(typed) or not np.array_equal(typed.astype(np.float32), vector):
-            raise _wrong(environment, method, observation, f"an observation of its observation_space {space}")
     return vector
 
 
@@ -157,7 +121,7 @@ def _read_answer(environment: Any, method: str, observation: Any, info: Any) -> 
         raise _wrong(environment, method, info, "an info that is a dict")
     mask, size = info.get("action_mask"), getattr(getattr(environment, "action_space", None), "n", None)
     if mask is None and hasattr(environment, "action_masks"):
-        mask = _call(environment, "action_masks")
+        mask = environment.action_masks()
     if mask is None and size is None:
         raise _wrong(environment, method, info, "info['action_mask'], or give the class an action_space (Discrete)")
     try:
@@ -177,8 +141,8 @@ class UserEnvironment:
 
     step_timeout_s: seconds for one call, which then runs in a thread; None: any time
     max_turns: turns after which the class must have ended a dialogue; None: any number
-    What else is asked of it, such as `action_masks`, is the environment's. Raises UserError when the class cannot be built, and
-    EnvironmentFailed for what it gets wrong.
+    What else is asked of it, such as `action_masks`, is the environment's. Raises UserError, with class and method, for what a
+    call raises, and when it takes too long.
     """
 
     def __init__(
@@ -195,8 +159,6 @@ class UserEnvironment:
         for method in ("reset", "step"):
             if not callable(getattr(self.environment, method, None)):
                 raise UserError(f"{self.class_name}: has no method {method}; a policy needs Gymnasium's reset and step")
-        parameters = inspect.signature(self.environment.reset).parameters
-        self._takes_options = "options" in parameters or any(x.kind is x.VAR_KEYWORD for x in parameters.values())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.environment, name)
@@ -204,9 +166,8 @@ class UserEnvironment:
     def reset(self, *, seed: int, options: dict[str, Any]) -> Any:
         """Begin the dialogue of this number, with a seed of its own, since a class need not know of numbers."""
         self.turns = 0
-        arguments: dict[str, Any] = {"seed": Random(f"{seed}/{options['dialogue']}/environment").randrange(2**31)}
-        arguments |= {"options": options} if self._takes_options else {}
-        return self._run_limited("reset", lambda: self.environment.reset(**arguments))
+        own_seed = Random(f"{seed}/{options['dialogue']}/environment").randrange(2**31)
+        return self._run_limited("reset", lambda: self.environment.reset(seed=own_seed, options=options))
 
     def step(self, action: int) -> Any:
         """One turn."""
@@ -214,14 +175,28 @@ class UserEnvironment:
         answer = self._run_limited("step", lambda: self.environment.step(action))
         is_answer = isinstance(answer, tuple) and len(answer) == 5
         if is_answer and self.turns == self.max_turns and not any(is_truth(end) and end for end in answer[2:4]):
-            raise EnvironmentFailed(
+            raise UserError(
                 f"{self.class_name}.step has not ended the dialogue after {self.turns} turns (max_turns); return terminated or "
                 "truncated as True at its end, or raise max_turns"
             )
         return answer
 
     def _run_limited(self, method: str, work: Callable[[], Any]) -> Any:
-        return _guarded(f"{self.class_name}.{method}", work, self.step_timeout_s)
+        where, seconds = f"{self.class_name}.{method}", self.step_timeout_s
+        try:
+            with ends_the_process(seconds) if seconds else nullcontext():
+                return run_with_timeout(seconds, work) if seconds else work()
+        except (UserError, RunStopped, SignalExit):
+            raise
+        except TimeLimit as late:
+            lines = [format_line(frame) for frame in outside_libraries(late.frames)[-1:]]
+            raise UserError(
+                f"{where} did not return within {seconds:g} seconds (step_timeout_s); it was at "
+                f"{lines[0] if lines else 'a line of a library'}"
+            ) from late
+        except USER_CODE_RAISES as error:
+            text = "".join(traceback.format_exception(error))
+            raise UserError(f"{where} raised {type(error).__name__}: {error}\n{text}") from error
 
 
 def user_environment(
@@ -252,30 +227,23 @@ class Processes:
     """`num_envs` environments in `process_num` processes, with the methods of `VectorEnv`. Which process hosts a dialogue changes
     no number.
 
-    They end with `close`, and with this process, however that ends. Signals do not reach them: the run decides when to end.
+    make: may be of the user's script. The processes end with `close`, and with this one; no signal reaches them.
     """
 
-    def __init__(self, make: Make, seed: int, num_envs: int, process_num: int, timeout_s: float | None = None):
-        """`make` may be of the user's script. `timeout_s`: seconds in which all processes must have answered; None: no limit."""
-        self.num_envs, self.timeout_s = num_envs, timeout_s
-        self.each = -(-num_envs // process_num)
-        self.process_num = -(-num_envs // self.each)
+    def __init__(self, make: Make, seed: int, num_envs: int, process_num: int):
+        self.num_envs, self.each = num_envs, -(-num_envs // process_num)
         begin = partial(_host, CloudpickleWrapper(make), seed, self.each)
-        self.workers = [Worker(begin, runs_script=True) for _ in range(self.process_num)]
-        for number in range(self.process_num):
-            self._answer(number, None)
+        self.workers = [Worker(begin, runs_script=True) for _ in range(-(-num_envs // self.each))]
+        for number in range(len(self.workers)):
+            self._answer(number)
 
     def step(self, orders: Sequence[Order]) -> list[EnvAnswer]:
-        """One order for each environment. Raises EnvironmentFailed with the traceback of the process, RunStopped when a process
-        has ended or does not answer in time."""
-        padded = [*orders, *[(NOTHING, NOTHING)] * (self.each * self.process_num - len(orders))]
+        """One order for each environment. Raises UserError with the traceback of a process, RunStopped when one has ended."""
+        padded = [*orders, *[(NOTHING, NOTHING)] * (self.each * len(self.workers) - len(orders))]
         for number, worker in enumerate(self.workers):
-            try:
+            with suppress(*LOST):  # it has ended, which its answer shows
                 worker.send(padded[number * self.each : (number + 1) * self.each])
-            except LOST:
-                raise self._lost(number) from None
-        deadline = None if self.timeout_s is None else time.monotonic() + self.timeout_s
-        answers = [self._answer(number, deadline) for number in range(self.process_num)]
+        answers = [self._answer(number) for number in range(len(self.workers))]
         return [turn for turns in answers for turn in turns][: self.num_envs]
 
     def close(self) -> None:
@@ -283,27 +251,17 @@ class Processes:
         for worker in self.workers:
             worker.kill()
 
-    def _answer(self, number: int, deadline: float | None) -> Any:
-        seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+    def _answer(self, number: int) -> Any:
+        worker, which = self.workers[number], f"process {number + 1} of {len(self.workers)}"
         try:
-            return self.workers[number].receive(seconds)
+            return worker.receive()
         except WorkerFailed as failure:
-            if failure.kind == RunStopped.__name__:
-                raise RunStopped(failure.text) from None
-            raise EnvironmentFailed(f"in process {number + 1} of {self.process_num}: {failure.report}") from None
-        except TimeoutError:
-            raise self._stopped(
-                f"has not answered within {self.timeout_s:g} seconds (step_timeout_s)", number
-            ) from None
+            raise UserError(f"in {which}: {failure.report}") from None
         except LOST:
-            raise self._lost(number) from None
-
-    def _lost(self, number: int) -> RunStopped:
-        return self._stopped(self.workers[number].how_it_ended(), number)
-
-    def _stopped(self, how: str, number: int) -> RunStopped:
-        which = f"process {number + 1} of {self.process_num} that hosts dialogues (pid {self.workers[number].pid})"
-        return RunStopped(f"{which} {how}; the finished iterations are kept, go on with --resume")
+            raise RunStopped(
+                f"{which} that hosts dialogues (pid {worker.pid}) {worker.how_it_ended()}; the finished iterations are kept, "
+                "go on with --resume"
+            ) from None
 
 
 def _host(make: Make, seed: int, num_envs: int) -> Any:

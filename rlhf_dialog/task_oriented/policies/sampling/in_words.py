@@ -1,5 +1,6 @@
 """A policy of acts as the system of a dialogue in words: it reads the tracker's belief, and its acts are put into words."""
 
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -26,9 +27,7 @@ class PolicyInWords:
     """
 
     def __init__(self, environment: GoalOriented, policy: DialoguePolicy, varied: bool = True):
-        self.environment = environment
-        self.policy = policy
-        self.varied = varied
+        self.environment, self.policy, self.varied = environment, policy, varied
         self.layout, self.actions = Layout(environment.domain), SummaryActions(environment.domain)
         self.words = system_words(environment.domain)
 
@@ -55,15 +54,9 @@ class PolicyInWords:
         return self.words.say(acts, stream if self.varied else FirstChoice())
 
 
-def handcrafted_in_words(environment: GoalOriented, seed: int) -> PolicyInWords:
-    """The handcrafted policy as a baseline of the environment."""
-    return _baseline("handcrafted", environment, seed)
-
-
-def random_in_words(environment: GoalOriented, seed: int) -> PolicyInWords:
-    """The random policy as a baseline of the environment."""
-    return _baseline("random", environment, seed)
-
-
 def _baseline(policy: str, environment: GoalOriented, seed: int) -> PolicyInWords:
+    """This policy as a baseline of the environment."""
     return PolicyInWords(environment, build_policy(policy, {}, PolicySpec(0, 0, seed, environment.domain)))
+
+
+handcrafted_in_words, random_in_words = partial(_baseline, "handcrafted"), partial(_baseline, "random")

@@ -4,7 +4,6 @@ The place of a dialogue is fixed: environment i of n plays the dialogues i, i + 
 random streams for user, channel and policy. Which process hosts an environment therefore changes no number.
 """
 
-import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -13,19 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, Episode, choose, stream
-from rlhf_dialog.task_oriented.policies.sampling.environments import NOTHING, EnvAnswer, Make, Processes, VectorEnv
-
-logger = logging.getLogger(__name__)
-
-
-def open_host(make: Make, seed: int, num_envs: int, process_num: int, timeout_s: float | None = None) -> Any:
-    """`VectorEnv` in this process, or `Processes`; a line of the log says which."""
-    if not process_num:
-        logger.info("%d dialogues side by side in this process", num_envs)
-        return VectorEnv(make, seed, num_envs)
-    processes = Processes(make, seed, num_envs, process_num, timeout_s)
-    logger.info("%d dialogues side by side in %d processes", num_envs, processes.process_num)
-    return processes
+from rlhf_dialog.task_oriented.policies.sampling.environments import NOTHING, EnvAnswer, Make, VectorEnv
 
 
 class _Place:
@@ -92,7 +79,7 @@ class Sampler:
     """`num_envs` dialogues side by side that go on from one call to the next.
 
     make: builds an environment (Gymnasium's `reset` and `step`, `options["dialogue"]`, `info["action_mask"]`)
-    host: where the environments are, by default in this process (`open_host`)
+    host: where the environments are, such as `Processes`; None: in this process
     """
 
     def __init__(self, make: Make, seed: int, num_envs: int, host: Any = None):
@@ -117,7 +104,6 @@ class Sampler:
         return [episode for episode in [*episodes, *cut] if episode is not None]
 
     def close(self) -> None:
-        """End the environments, and the processes that host them."""
         self.host.close()
 
     def state_dict(self) -> dict[str, Any]:

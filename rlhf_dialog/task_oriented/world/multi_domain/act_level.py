@@ -8,7 +8,7 @@ from rlhf_dialog.task_oriented.domains import MultiDomain
 from rlhf_dialog.task_oriented.world.act_world import GymnasiumWorld, Observation
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions, MultiLayout
-from rlhf_dialog.task_oriented.world.multi_domain.goals import MultiGoal, draw_goal
+from rlhf_dialog.task_oriented.world.multi_domain.goals import MultiGoal, draw_goal, parse_goal
 from rlhf_dialog.task_oriented.world.multi_domain.state import BookingDesk, DialogueState
 from rlhf_dialog.task_oriented.world.multi_domain.success import evaluate
 from rlhf_dialog.task_oriented.world.multi_domain.user import MultiAgendaUser
@@ -27,8 +27,9 @@ class MultiActLevel(GymnasiumWorld):
     masked: False allows every action in every turn
 
     Observations are states (`layout` says what lies where); actions are `names`. A dialogue depends on (seed, dialogue)
-    and the actions only. `options["goal"]` is a `MultiGoal` of your own. `info["action_mask"]` is True where an action makes
-    sense; another one is not understood. Raises UserError for an argument that cannot be used.
+    and the actions only. `options["goal"]` is a `MultiGoal` of your own, or a dict such as `info["goal"]`.
+    `info["action_mask"]` is True where an action makes sense; another one is not understood. Raises UserError for an argument
+    that cannot be used.
     """
 
     greeting: list[Act] = []  # noqa: RUF012 - the user speaks first
@@ -50,8 +51,10 @@ class MultiActLevel(GymnasiumWorld):
         self._declare(self.layout.size, self.actions.names)
 
     def _draw_goal(self, options: dict[str, Any], rng: Random) -> MultiGoal:
-        goal: MultiGoal | None = options.get("goal")
-        return draw_goal(self.domain, rng, self.failing_bookings) if goal is None else goal.copy()
+        if "goal" not in options:
+            return draw_goal(self.domain, rng, self.failing_bookings)
+        goal = options["goal"]
+        return goal.copy() if isinstance(goal, MultiGoal) else parse_goal(self.domain, goal)
 
     def _begin(self, goal: MultiGoal) -> None:
         refused = {name: dict(part.fail_book) for name, part in goal.by_domain.items() if part.fail_book}

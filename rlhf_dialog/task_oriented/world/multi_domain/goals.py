@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import damage_as_user_error
 from rlhf_dialog.task_oriented.domains import NAME, MultiDomain
 from rlhf_dialog.task_oriented.domains.services import AT_LEAST, AT_MOST, TIMES, DomainService
 
@@ -71,12 +72,19 @@ class MultiGoal:
         return all(goal.done for goal in self.by_domain.values())
 
     def copy(self) -> "MultiGoal":
-        """A goal of its own with the same content."""
         return deepcopy(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """For transcripts."""
         return {name: goal.as_dict() for name, goal in self.by_domain.items()}
+
+
+def parse_goal(domain: MultiDomain, data: Any) -> MultiGoal:
+    """The goal of a dict as `MultiGoal.as_dict` writes it. Raises UserError for anything else."""
+    wanted = f"{{domain: {{{', '.join(KEYS)}}}}} of {', '.join(domain.services)}"
+    with damage_as_user_error(f"goal {data}: is not {wanted}: "):
+        parts = {domain.services[name].name: {"info": {}} | part for name, part in data.items()}
+        requests = {name: dict.fromkeys(part.get("requests", ())) for name, part in parts.items()}
+        return MultiGoal({name: DomainGoal(**part | {"requests": requests[name]}) for name, part in parts.items()})
 
 
 def draw_goal(domain: MultiDomain, rng: Random, failing_bookings: float = 0.0) -> MultiGoal:

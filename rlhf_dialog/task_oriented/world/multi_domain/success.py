@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
 from rlhf_dialog.task_oriented.domains.services import DomainService, meets
@@ -38,8 +39,7 @@ class SystemClaims:
     slots: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Of one domain: right answers, useless ones, whether everything fits, and the share of a booking that does."""
 
     right: int

@@ -53,7 +53,12 @@ class MultiAgendaUser:
 
     def answer(self, system_acts: list[Act]) -> list[Act]:
         """The next turn; `bye` when everything is done, or when nothing can be done any more."""
-        for name, acts in _by_domain(system_acts, self.goal):
+        by_domain: dict[str, list[tuple[str, str, str]]] = {}  # intent, slot and value
+        for act in system_acts:
+            name, _, slot = act.slot.partition("-")
+            if name in self.goal.by_domain:
+                by_domain.setdefault(name, []).append((act.intent, slot, act.value))
+        for name, acts in by_domain.items():
             if not self._hear(name, self.goal.by_domain[name], acts):
                 return [Act("bye")]
         is_said = not any(self._waiting(name, booking=False) for name in self.goal.by_domain)
@@ -156,16 +161,6 @@ class MultiAgendaUser:
         if place and self.goal.by_domain[place].venue:
             goal.info[item.slot] = value = self.goal.by_domain[place].venue
         return Act(item.intent, f"{item.domain}-{item.slot}" if item.slot else item.domain, value)
-
-
-def _by_domain(acts: list[Act], goal: MultiGoal) -> list[tuple[str, list[tuple[str, str, str]]]]:
-    """Intent, slot and value of the acts, for each domain that the user has to do with."""
-    by_domain: dict[str, list[tuple[str, str, str]]] = {}
-    for act in acts:
-        name, _, slot = act.slot.partition("-")
-        if name in goal.by_domain:
-            by_domain.setdefault(name, []).append((act.intent, slot, act.value))
-    return list(by_domain.items())
 
 
 def _parameters(parameters: Any) -> dict[str, Any]:

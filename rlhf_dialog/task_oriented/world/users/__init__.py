@@ -1,11 +1,7 @@
 """Simulated users: who the policy talks with.
 
-- **A user speaks acts** (`base.User`): it gets a goal and a stream of random numbers of its own, and answers the system's
-  acts. Words, errors and beliefs lie between user and policy, and are not its business.
-- **`AgendaUser` is PyDial's handcrafted user** in its behaviour and its parameters; docs/ENVIRONMENTS.md lists where it
-  differs.
-- **`CorpusUser` and `LMUser` talk in words only**, so they are whole environments: no acts, no tracker, no verdict lie between
-  them and the policy. The first replays a dialogue of the data, the second is a language model with a goal of its own.
+`AgendaUser` speaks acts (`base.User`), as PyDial's handcrafted user. `CorpusUser` and `LMUser` talk in words only, so they are
+whole environments: no acts, no tracker and no verdict lie between them and the policy.
 """
 
 from rlhf_dialog.environments.corpus import CorpusUser

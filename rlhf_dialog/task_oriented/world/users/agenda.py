@@ -38,18 +38,13 @@ def read_system_turn(acts: list[Act]) -> SystemTurn:
 
 
 def contradicts_goal(goal: Goal, domain: Domain, turn: SystemTurn, slot: str) -> bool:
-    """Whether what the system said of the slot contradicts the goal, so that the user corrects it."""
-    nothing = turn.empty or bool(turn.choices)
-    if slot == NAME:
-        return not nothing and _wrong_venue(goal, domain, turn)
-    goal_value = goal.constraints.get(slot)
-    if goal_value is None or goal_value == DONTCARE:
+    """Whether what the system said of the slot contradicts the goal, so that the user corrects it: another value; a venue that
+    the user refused; or answers about another venue than the one that the user settled on."""
+    if slot != NAME:
+        wanted = goal.constraints.get(slot, DONTCARE)
+        return wanted != DONTCARE and any(value != wanted for s, value in turn.pairs if s == slot)
+    if turn.empty or turn.choices:
         return False
-    return any(value != goal_value for s, value in turn.pairs if s == slot)
-
-
-def _wrong_venue(goal: Goal, domain: Domain, turn: SystemTurn) -> bool:
-    """A venue that the user refused; or answers about another venue than the one that the user settled on."""
     if turn.offer in goal.other_than or (goal.wanted_name and turn.offer != goal.wanted_name):
         return True
     constraint_slots = {*domain.constraints, NAME}
@@ -127,10 +122,6 @@ class AgendaUser:
             HANDLERS[turn.intent](self, turn)
         else:
             self.agenda.append((self.last_said[0], list(self.last_said[1])))
-
-    def _hear_hello(self, turn: SystemTurn) -> None:
-        if self._chance("greets"):
-            self._say("hello")
 
     def _hear_select(self, turn: SystemTurn) -> None:
         slot, value = turn.pairs[0]
@@ -373,7 +364,7 @@ def _acts(intent: str, pairs: list[Pair]) -> list[Act]:
 
 
 HANDLERS: dict[str, Callable[[AgendaUser, SystemTurn], None]] = {  # what the user does when the system says this
-    "hello": AgendaUser._hear_hello,
+    "hello": lambda user, turn: user._say("hello") if user._chance("greets") else None,
     "request": AgendaUser._hear_request,
     "confirm": AgendaUser._hear_confirm,
     "select": AgendaUser._hear_select,

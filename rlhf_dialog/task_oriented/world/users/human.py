@@ -17,49 +17,34 @@ GOODBYE = "Goodbye ."
 class HumanUser:
     """A person with a hidden goal, who types the turns.
 
-    ask: returns what the person types; None or EOFError is a goodbye. The system's reply is shown by who makes the step.
+    ask: returns what the person types; None is a goodbye. The system's reply is shown by who makes the step.
     show: shows the goal at the beginning
-    read: what was typed -> acts; by default templates and keywords (`words.user_words`)
 
     `words` is what was typed last, as the policy reads it.
     """
 
-    def __init__(
-        self,
-        domain: Domain,
-        ask: Callable[[], str | None],
-        show: Callable[[str], None],
-        read: Callable[[str], list[Act]] | None = None,
-    ):
-        self.domain = domain
-        self.ask = ask
-        self.show = show
-        self.read = user_words(domain).read if read is None else read
+    def __init__(self, domain: Domain, ask: Callable[[], str | None], show: Callable[[str], None]):
+        self.domain, self.ask, self.show = domain, ask, show
+        self.read = user_words(domain).read
         self.goal, self.words = Goal({}), ""
 
     def begin(self, goal: Goal, rng: Random) -> list[Act]:
         """Show the goal, and ask for the first turn; nothing is random."""
         self.goal = goal.copy()
         self.show(describe_goal(self.domain, self.goal))
-        return self._read_turn()
+        return self.answer([])
 
     def answer(self, system_acts: list[Act]) -> list[Act]:
         """Ask for the next turn."""
-        return self._read_turn()
-
-    def _read_turn(self) -> list[Act]:
-        try:
-            typed = self.ask()
-        except EOFError:
-            typed = None
+        typed = self.ask()
         self.words = GOODBYE if typed is None else typed
         return self.read(self.words)
 
 
 def describe_goal(domain: Domain, goal: Goal) -> str:
     """What the person is asked to do, in two sentences."""
-    wishes = [f"{slot_in_words(slot)} {value}" for slot, value in goal.constraints.items() if value != DONTCARE]
-    wishes += [f"{slot_in_words(slot)} of any kind" for slot, value in goal.constraints.items() if value == DONTCARE]
+    constraints = sorted(goal.constraints.items(), key=lambda item: item[1] == DONTCARE)
+    wishes = [f"{slot_in_words(slot)} {'of any kind' if x == DONTCARE else x}" for slot, x in constraints]
     wishes += [f"the {NAME} {goal.wanted_name}"] if goal.wanted_name else []
     requests = [slot_in_words(slot) for slot in goal.requests]
     return (

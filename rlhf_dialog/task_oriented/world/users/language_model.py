@@ -81,23 +81,12 @@ class LMUser:
         goal_text = GOAL.format(goal=self.goal) if self.goal else ""
         self.instruction = " ".join(filter(None, (self.persona, goal_text)))
         self.turns: list[str] = []
-        if not (opening or self.instruction):
-            raise UserError("language_model_user: this dialogue has no persona, goal or opening; give one of them")
         self.turns = [opening or _write([self])[0] or FIRST_WORDS]
         return self.turns[0], self._info()
 
     def step(self, reply: str) -> Step:
         """Hear the reply, and answer it."""
         return answer_all([self], [reply])[0]
-
-    def _hear(self, reply: str) -> bool:
-        """Note the reply; returns whether turns are left."""
-        self.turns.append(reply)
-        return len(self.turns) < 2 * self.max_turns
-
-    def _say(self, text: str) -> Step:
-        self.turns.append(text)
-        return text, 0.0, not text or bool(self.ends.search(text)), False, self._info()
 
     def _info(self) -> dict[str, Any]:
         return {"dialogue": self.dialogue, "goal": self.goal}
@@ -118,12 +107,18 @@ def answer_all(users: Sequence[LMUser], replies: Sequence[str]) -> list[Step]:
 
     The turns are those of `step`, up to the rounding of a batch.
     """
-    going = [user._hear(reply) for user, reply in zip(users, replies, strict=True)]
-    texts = iter(_write([user for user, goes_on in zip(users, going, strict=True) if goes_on]))
-    return [
-        user._say(next(texts)) if goes_on else ("", 0.0, False, True, user._info())
-        for user, goes_on in zip(users, going, strict=True)
-    ]
+    for user, reply in zip(users, replies, strict=True):
+        user.turns.append(reply)
+    going = [user for user in users if len(user.turns) < 2 * user.max_turns]
+    texts = dict(zip(map(id, going), _write(going), strict=True))
+    steps: list[Step] = []
+    for user in users:
+        if (text := texts.get(id(user))) is None:  # no turn is left
+            steps.append(("", 0.0, False, True, user._info()))
+        else:
+            user.turns.append(text)
+            steps.append((text, 0.0, not text or bool(user.ends.search(text)), False, user._info()))
+    return steps
 
 
 def _write(users: Sequence[LMUser]) -> list[str]:

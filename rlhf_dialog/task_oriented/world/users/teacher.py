@@ -3,11 +3,9 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from rlhf_dialog.errors import SignalExit
 
-Range = tuple[float, float]
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 WORDS = {  # word: its arguments, what it does
     "reward": ("NUMBER", "reward the last answer"),
@@ -34,50 +32,29 @@ def sum_rewards(rewards: Iterable[float | None]) -> float:
     return sum(reward or 0.0 for reward in rewards)
 
 
-class Teacher(Protocol):
-    """Who talks in words, and rewards what it hears.
-
-    each_answer: it rewards each answer, else the whole dialogue at its end, and an answer if it likes to
-    left: it has gone, and says nothing more
-    """
-
-    each_answer: bool
-    left: bool
-
-    def begin(self, about: str, greeting: str) -> PersonTurn:
-        """The first words of a dialogue. about: what the teacher is asked to do; greeting: of the system, or an empty text."""
-
-    def answer(self, sentence: str, last: bool = False) -> PersonTurn:
-        """Hear an answer; what follows. last: the system has ended the dialogue, so nothing is said any more."""
-
-    def judge(self, verdict: str) -> float | None:
-        """The reward of the whole dialogue when it has ended, if it is asked. verdict: what is known of it, or an empty text."""
-
-
-class TypedTeacher:
-    """A person who types.
+class Teacher:
+    """A person who types words, and rewards what the system says.
 
     ask: shows a prompt and returns a line; EOFError, or a signal that ends it, is the end of the day
     show: shows a line
     rewards: the lowest and the highest reward
-    each_answer: each answer is rewarded, else the whole dialogue at its end
+    each_answer: each answer is rewarded, else the whole dialogue at its end, and an answer if the person likes to
+
+    `left`: the person has gone, and says nothing more.
     """
 
     def __init__(
         self,
         ask: Callable[[str], str],
         show: Callable[[str], None],
-        rewards: Range,
+        rewards: tuple[float, float],
         each_answer: bool = False,
     ):
-        self.ask = ask
-        self.show = show
-        self.rewards = rewards
-        self.each_answer = each_answer
+        self.ask, self.show, self.rewards, self.each_answer = ask, show, rewards, each_answer
         self.left = False
 
     def begin(self, about: str, greeting: str) -> PersonTurn:
-        """Show what is to be done, and ask for the first words."""
+        """Show what is to be done and the system's greeting, where there are such, and ask for the first words."""
         if about:
             self.show(about)
         if greeting:
@@ -86,7 +63,7 @@ class TypedTeacher:
         return self._ask_turn(is_first=True)
 
     def answer(self, sentence: str, last: bool = False) -> PersonTurn:
-        """Show the answer, ask for its reward where each one is rewarded, and for the next words."""
+        """Show the answer, ask for its reward where each one is rewarded, and for the next words unless it is the last one."""
         self.show(f"> System: {sentence}")
         self._reward = self._ask_reward() if self.each_answer else None
         if last or self.left:
@@ -94,7 +71,7 @@ class TypedTeacher:
         return self._ask_turn()
 
     def judge(self, verdict: str) -> float | None:
-        """Show the verdict, and ask for a reward."""
+        """Show the verdict, where there is one, and ask for the reward of the whole dialogue."""
         if verdict:
             self.show(f"({verdict})")
         return self._ask_reward()

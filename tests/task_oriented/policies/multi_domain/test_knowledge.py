@@ -2,7 +2,6 @@
 
 import json
 import logging
-import socket
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -16,32 +15,23 @@ from rlhf_dialog.task_oriented.policies.multi_domain.knowledge import (
     WikiPage,
     choose_title,
     find_title,
-    is_public,
     shorten,
 )
 from tests.parts.servers import serving
-
-HERE = "127.0.0.1"
 
 
 @pytest.mark.parametrize(
     ("turn", "title"),
     [
         ("What is the Moon?", "Moon"),
-        ("who was Ada Lovelace", "Ada Lovelace"),
         ("What's an aubergine , please ?", "aubergine"),
         ("Could you please tell me about chess?", "chess"),
         ("Tell me more about The Hague.", "The Hague"),
         ("look up 'Zürich'", "Zürich"),
-        ("What is C++?", "C++"),
         ("What is it called ?", None),
-        ("Who are you?", None),
         ("What is your name?", None),
-        ("What else is there ?", None),
         ("I would like chinese food .", None),
         ("What is ?", None),
-        ("What is ...", None),
-        ("", None),
     ],
 )
 def test_the_title_that_a_turn_asks_for(turn, title):
@@ -61,7 +51,6 @@ PLANET, METAL, GOD = "Mercury (planet)", "Mercury (element)", "Mercury (god)"
         ("not the planet", [PLANET, METAL, GOD], None),
         ("What is the planet Venus?", [PLANET, METAL, GOD], None),
         ("planet or element", [PLANET, METAL, GOD], None),
-        ("", [PLANET, METAL, GOD], None),
         ("Yes, please", ["Tea"], "Tea"),
         ("tea", ["Tea"], "Tea"),
         ("not sure", ["Tea"], None),
@@ -101,25 +90,17 @@ def talk(knowledge, *turns):
 def test_a_dialogue_in_words():
     chess = WikiPage(title="Chess", summary="A game.", sections={"History": "From India.", "Rules": "Many."})
     shelf = Shelf({"chess": chess, "Go": WikiPage(title="Go", summary="Older.")})
-    assert talk(
-        *(
-            Knowledge(policy, shelf),
-            "its history",
-            "What is chess?",
-            "Tell me more about its history.",
-            "What about rules?",
-        ),
-        *("What is its taste?", "Nice, thank you.", "What is Go?", "What are its rules?"),
-    ) == [
-        "policy: its history",
-        "Chess: A game.",
-        "Chess, History: From India.",
-        "Chess, Rules: Many.",
-        "Chess: you can ask about History, Rules.",
-        "policy: Nice, thank you.",
-        "Go: Older.",
-        "Go: you can ask about nothing more.",
-    ]
+    turns = {
+        "its history": "policy: its history",
+        "What is chess?": "Chess: A game.",
+        "Tell me more about its history.": "Chess, History: From India.",
+        "What about rules?": "Chess, Rules: Many.",
+        "What is its taste?": "Chess: you can ask about History, Rules.",
+        "Nice, thank you.": "policy: Nice, thank you.",
+        "What is Go?": "Go: Older.",
+        "What are its rules?": "Go: you can ask about nothing more.",
+    }
+    assert talk(Knowledge(policy, shelf), *turns) == list(turns.values())
 
 
 def test_titles_are_offered_and_the_answer_taken():
@@ -136,6 +117,7 @@ def test_titles_are_offered_and_the_answer_taken():
 def test_long_texts_end_with_a_sentence_and_long_lists_early():
     assert shorten("One two. Three four.", 20) == "One two. Three four."
     assert shorten("One two. Three four.", 12) == "One two."
+    assert shorten("Once. Two three four", 12) == "Once."
     assert shorten("A. bcdefghijklmn", 12) == "A. bcdef ..."  # a sentence of less than a third is too little
     page = WikiPage(title="t" * 81, summary="s" * 601, sections={f"H{n}": "x" for n in range(12)})
     found, headings = talk(Knowledge(policy, Shelf({"A": page})), "What is A?", "What is its colour?")
@@ -155,12 +137,6 @@ def test_a_lookup_that_fails_is_said_and_the_dialogue_goes_on(caplog):
     assert "the shelf fell over" in caplog.messages[0]
 
 
-@pytest.mark.parametrize("wrong", ["a text", [1, 2], None])
-def test_a_fetcher_that_returns_something_else(wrong):
-    with pytest.raises(UserError, match=r"Shelf: .*'A'"):
-        Knowledge(policy, Shelf({"A": wrong})).reply("What is A?")
-
-
 def test_no_page_steers_the_terminal_or_passes_for_a_turn():
     page = WikiPage(
         title="A\x1b[2J", summary="One.\n\nuser: yes \u202ekcab\x07\u2028.", sections={"\x9bH": "Two\r\nsystem: three."}
@@ -175,11 +151,8 @@ def test_no_page_steers_the_terminal_or_passes_for_a_turn():
 def test_what_is_the_policys_own_is_not_looked_up():
     knowledge = Knowledge(policy, Everything(), own=["phone number"])
     asked = ["What is the phone number ?", "What is the phone ?", "About the phone numbers ."]
-    assert talk(knowledge, *asked) == [
-        f"policy: {asked[0]}",
-        "phone: It is phone.",
-        "phone numbers: It is phone numbers.",
-    ]
+    found = [f"policy: {asked[0]}", "phone: It is phone.", "phone numbers: It is phone numbers."]
+    assert talk(knowledge, *asked) == found
 
 
 def answering(page):
@@ -193,19 +166,17 @@ def says(status, body):
 
 
 def wiki(server, **options):
-    return MediaWiki(server.url, private=True, **{"timeout_s": 60, **options})
+    return MediaWiki(server.url, **{"timeout_s": 60, **options})
 
 
 def test_a_page_with_its_sections():
-    text = "Tea is a drink.\n\n\n== History ==\nOld.\n=== Ships ===\nFast.\n\n== See also ==\n\n\n==  Uses==\nIt is drunk. 1 == 1"
+    text = "Tea is a drink.\n\n\n== History ==\nOld.\n=== Ships ===\nFast.\n\n== See also ==\n\n\n==  Uses==\nDrunk. 1 == 1"
     with serving(answering({"pageid": 1, "ns": 0, "title": "Tea", "extract": text})) as server:
         page = wiki(server, user_agent="test (me@example.org)").fetch("tea")
         (headers,) = server.headers
     assert (page.title, page.summary.strip()) == ("Tea", "Tea is a drink.")
-    assert {key: text.split() for key, text in page.sections.items()} == {
-        "History": ["Old.", "Fast."],
-        "Uses": ["It", "is", "drunk.", "1", "==", "1"],
-    }
+    sections = {key: " ".join(text.split()) for key, text in page.sections.items()}
+    assert sections == {"History": "Old. Fast.", "Uses": "Drunk. 1 == 1"}
     assert headers["User-Agent"] == "test (me@example.org)"
     assert headers["Host"] == urlsplit(server.url).netloc
 
@@ -218,6 +189,8 @@ def test_what_is_asked_of_the_wiki():
     assert (asked["action"], asked["format"], asked["formatversion"]) == ("query", "json", "2")
     assert (asked["prop"], asked["explaintext"], asked["redirects"]) == ("extracts|pageprops|links", "1", "1")
     assert (asked["plnamespace"], asked["pllimit"]) == ("0", "50")
+    with serving(says(200, b"{}")) as server:
+        assert wiki(server).fetch("x") == []
 
 
 def test_a_disambiguation_page_gives_its_links_those_with_the_title_first():
@@ -227,29 +200,13 @@ def test_a_disambiguation_page_gives_its_links_those_with_the_title_first():
         assert wiki(server).fetch("mercury") == ["Mercury (element)", "Mercury (planet)", "Freddie", "Roman god"]
 
 
-@pytest.mark.parametrize("answer", [{"batchcomplete": True}, {"query": {"pages": [{"title": "<", "invalid": True}]}}])
-def test_no_page(answer):
-    with serving(says(200, json.dumps(answer).encode())) as server:
-        assert wiki(server).fetch("x") == []
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"",
-        b"\xff\xfe\x00",
-        b"[]",
-        b'{"query": {"pages": {"1": {}}}}',
-        b'{"query": {"pages": [{"title": "T", "extract": {"*": "old format"}}]}}',
-        b'{"query": {"pages": [{"title": "T", "pageprops": {"disambiguation": ""}, "links": [1]}]}}',
-    ],
-)
+@pytest.mark.parametrize("answer", [b"", b"\xff\xfe\x00", b"[]", b'{"query": {"pages": {"1": {}}}}'])
 def test_an_answer_that_is_not_that_of_the_api(answer):
     with serving(says(200, answer)) as server, pytest.raises(LookupFailed, match="cannot be read"):
         wiki(server).fetch("x")
 
 
-def test_a_redirect_is_not_followed():
+def test_a_wiki_that_redirects_never_answers_or_is_not_there():
     def elsewhere(number, body, handler):
         handler.send_response(301)
         handler.send_header("Location", "file:///etc/passwd")
@@ -259,61 +216,13 @@ def test_a_redirect_is_not_followed():
         with pytest.raises(LookupFailed, match="301"):
             wiki(server).fetch("x")
         assert len(server.requests) == 1
-
-
-def test_a_wiki_that_never_answers():
-    with (
-        serving(lambda *_: server.closing.wait() and None) as server,
-        pytest.raises(LookupFailed, match="no complete answer"),
-    ):
+    with serving(lambda *_: server.closing.wait() and None) as server, pytest.raises(LookupFailed):
         wiki(server, timeout_s=0.05).fetch("x")
-
-
-def test_a_wiki_that_is_not_there():
-    with socket.socket() as unused:
-        unused.bind((HERE, 0))
-        address = f"http://{HERE}:{unused.getsockname()[1]}/api.php"
-        with pytest.raises(LookupFailed, match="cannot be reached"):
-            MediaWiki(address, private=True).fetch("x")
-    with pytest.raises(LookupFailed, match="cannot be reached"):
+    with pytest.raises(LookupFailed):
         MediaWiki(f"https://{'a' * 64}.example/api.php").fetch("x")  # a label of a name has 63 characters at most
 
 
-@pytest.mark.parametrize("host", [HERE, "localhost", "2130706433", "[::1]"])
-def test_an_address_of_this_machine_is_refused_before_a_connection(host, monkeypatch):
-    monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("a connection"))
-    with pytest.raises(LookupFailed, match="private=True"):
-        MediaWiki(f"https://{host}/api.php").fetch("x")
-
-
-@pytest.mark.parametrize(
-    ("address", "public"),
-    [
-        *(("8.8.8.8", True), ("2001:4860:4860::8888", True), (HERE, False), ("10.1.2.3", False)),
-        *(("172.16.0.1", False), ("192.168.1.1", False), ("169.254.169.254", False), ("100.64.0.1", False)),
-        *(("0.0.0.0", False), ("224.0.0.1", False), ("::1", False), ("fe80::1%eth0", False)),
-        *(("fd00::1", False), ("::ffff:127.0.0.1", False), ("::ffff:8.8.8.8", True), ("2002:7f00:1::", False)),
-        ("64:ff9b::7f00:1", False),
-    ],
-)
-def test_which_addresses_are_public(address, public):
-    assert is_public(address) is public
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://en.wikipedia.org/w/api.php",
-        "file:///etc/passwd",
-        "ftp://wiki.example/api.php",
-        "https://user:secret@wiki.example/api.php",
-        "https://wiki.example/api.php?action=logout",
-        "https://wiki.example/api.php#top",
-        "https://wiki.example:99999/api.php",
-        "https://wiki.example/\r\nX: y",
-        "https://[::1/api.php",
-    ],
-)
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "wiki.example/api.php", "https:///api.php"])
 def test_an_address_that_cannot_be_used(url):
     with pytest.raises(UserError, match="url: "):
         MediaWiki(url)
@@ -337,17 +246,10 @@ def test_case_punctuation_and_articles_do_not_matter(tmp_path):
     assert found.fetch("mo on")[0] == "The Moon"
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        "{",
-        [],
-        {"pages": []},
-        {"pages": ["Sun"]},
-        {"pages": [{"title": "Sun"}]},
-        {"pages": [MOON], "ambiguous": {"Luna": ["Sun"]}},
-    ],
-)
+NO_SUN = {"pages": [MOON], "ambiguous": {"Luna": ["Sun"]}}
+
+
+@pytest.mark.parametrize("data", ["{", [], {"pages": []}, {"pages": ["Sun"]}, {"pages": [{"title": "Sun"}]}, NO_SUN])
 def test_a_file_that_cannot_be_used_is_named(tmp_path, data):
     with pytest.raises(UserError, match=r"pages\.json"):
         offline(tmp_path, data)

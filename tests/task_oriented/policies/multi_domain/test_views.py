@@ -35,10 +35,8 @@ def test_the_active_domain_is_the_one_of_which_the_user_spoke_last():
     users = ["", "inform(restaurant-food=thai)", "inform(hotel-area=north)", "inform(attraction-area=north)"]
     observations = np.stack([seen(THREE, ("", user))[0] for user in users])
     views = Views(setting_of(THREE), "x")
-    active = views.active(observations)
-    assert [list(views.by_name)[number] for number in active[1:]] == ["restaurant", "hotel", "attraction"]
-    assert active[0] == 0
-    assert sorted(row for _, rows in views.groups(observations) for row in rows.tolist()) == [0, 1, 2, 3]
+    rows = {view.name: rows.tolist() for view, rows in views.groups(observations)}
+    assert rows == {"attraction": [0, 3], "hotel": [2], "restaurant": [1]}  # the first one where there is none
 
 
 def test_each_domain_gets_its_turns_and_the_outcome():
@@ -68,13 +66,16 @@ def test_pieces_are_held_back_until_the_end_and_saved(tmp_path):
     extras = {"weights": np.arange(6, dtype=np.float32).reshape(3, 2)}
     whole = dialogue(TWO, ["inform(hotel-area=north)"] * 3, ["reqmore"] * 3, [-1.0, -1.0, 4.0], 7, extras)
     pieces = EpisodeBuffer()
-    assert pieces.join(piece(whole, 0, 1)) is None
-    assert pieces.join(piece(whole, 1, 2)) is None
+    assert pieces.join_episode(piece(whole, 0, 1)) is None
+    assert pieces.join_episode(piece(whole, 1, 2)) is None
+    alone = EpisodeBuffer()
+    alone.join_episode(piece(whole, 0, 1))
+    assert alone.join_episode(piece(whole, 2, 3)).start == 2  # the turn between them was not seen
     pieces.save(tmp_path)
     again = EpisodeBuffer()
     again.load(tmp_path)
     for one in (pieces, again):
-        found = one.join(piece(whole, 2, 3))
+        found = one.join_episode(piece(whole, 2, 3))
         for name in ("observations", "masks", "actions", "rewards", "values", "logprobs"):
             np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
         np.testing.assert_array_equal(found.extras["weights"], extras["weights"])

@@ -1,13 +1,12 @@
 """Environments: no step is wasted at the end of a dialogue, each fault has its name, those of the user's own have limits, and
 processes change no number."""
 
-import logging
 import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,14 +17,13 @@ from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.environments import (
     NOTHING,
-    EnvironmentFailed,
     Processes,
     UserEnvironment,
     VectorEnv,
     read_sizes,
     user_environment,
 )
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, open_host, run_dialogues
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from tests.parts import own_environments
 from tests.parts.small_domain import small_domain
@@ -75,13 +73,13 @@ def stepping(**parts):
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        (returning("reset", np.zeros(2)), r"Odd\.reset returned array.*\(observation, info\)"),
-        (returning("reset", (np.zeros(2), None)), r"Odd\.reset returned None; return an info"),
-        (returning("reset", (np.zeros(2), {"action_mask": [2, 1, 1]})), r"Odd\.reset returned \[2, 1, 1\]; .*mask"),
-        (returning("reset", ("hello", MASK)), r"Odd\.reset returned 'hello'; return an observation"),
+        (returning("reset", np.zeros(2)), r"reset returned array.*\(observation, info\)"),
+        (returning("reset", (np.zeros(2), None)), "reset returned None; return an info"),
+        (returning("reset", (np.zeros(2), {"action_mask": [2, 1, 1]})), r"reset returned \[2, 1, 1\]; .*mask"),
+        (returning("reset", ("hello", MASK)), "reset returned 'hello'; return an observation"),
         (returning("reset", (np.zeros((2, 1)), MASK)), r"the shape \(2,\).* \(2, 1\)"),
-        (returning("step", (np.zeros(2), 0.0, False, MASK)), r"Odd\.step returned \(.*\(observation, reward, term"),
-        (stepping(reward=np.nan), r"Odd\.step returned nan; return a reward"),
+        (returning("step", (np.zeros(2), 0.0, False, MASK)), r"step returned \(.*\(observation, reward, term"),
+        (stepping(reward=np.nan), "step returned nan; return a reward"),
         (stepping(reward=1e7), "returned 10000000.0; return a reward"),
         (stepping(terminated=np.zeros(2)), "True or False as terminated"),
         (stepping(terminated=True, truncated=0.5), "True or False as truncated"),
@@ -91,7 +89,6 @@ def stepping(**parts):
         (stepping(info={"action_mask": [[1], [1, 1]]}), r"returned \[\[1\], \[1, 1\]\]; .*mask"),
         (stepping(info={"action_mask": [0.5, 1.0, 1.0]}), "True and False, or of 1 and 0"),
         (stepping(terminated=True, info=MASK | {"success": "no"}), "returned 'no'; return success"),
-        (stepping(observation=np.array([-1e6, 0.0])), r"its observation_space Box\(0\.0"),
         (stepping(observation=np.full(2, np.nan)), "finite numbers"),
     ],
 )
@@ -100,17 +97,8 @@ def test_what_an_environment_gets_wrong_names_its_class_and_method(environment, 
         odd = VectorEnv(environment, seed=0, num_envs=1)
         return [odd.step([order]) for order in ((NOTHING, 2), (0, 3))]
 
-    with pytest.raises(EnvironmentFailed, match=said):
+    with pytest.raises(UserError, match=rf"(?s)^Odd\..*{said}"):
         two_orders()
-
-
-def test_an_exception_comes_with_its_traceback():
-    broken = VectorEnv(Broken, seed=0, num_envs=1)
-    broken.step([(NOTHING, 3)])
-    with pytest.raises(
-        UserError, match=r"Broken\.step raised ValueError: broken on purpose\nTraceback[^$]*line \d+, in step"
-    ):
-        broken.step([(0, 4)])
 
 
 def test_without_a_mask_in_the_info_the_environments_method_is_asked_and_without_it_all_is_allowed():
@@ -124,32 +112,13 @@ def test_without_a_mask_in_the_info_the_environments_method_is_asked_and_without
         def action_masks(self):
             return [True, False]
 
+    class Spaceless:
+        reset = Bare.reset
+
     found = [VectorEnv(cls, 0, 1).step([(NOTHING, 0)])[0].mask.tolist() for cls in (Bare, Masked)]
     assert found == [[True, True], [True, False]]
-
-
-@pytest.mark.parametrize(
-    ("space", "inside", "outside"),
-    [
-        (spaces.Box(0.0, 0.1, (2,), np.float64), [0.1, 0.0], [0.1, 0.11]),
-        (spaces.Box(0.0, 0.1, (2,), np.float32), [0.1, 0.0], [0.1, 0.11]),
-        (spaces.MultiBinary(2), [1, 0], [0.5, 0.0]),
-        (spaces.MultiBinary(2), np.array([1.0, 0.0]), [2, 0]),
-        (spaces.MultiDiscrete([3, 300]), [2, 299], [2, 300]),
-        (SimpleNamespace(shape=(2,)), [0.1, 7.0], [0.1]),  # says no more than its shape
-    ],
-)
-def test_an_observation_lies_in_the_space_that_its_class_declares(space, inside, outside):
-    def shown(observation):
-        cls = returning("reset", (observation, MASK))
-        cls.observation_space = space
-        return VectorEnv(cls, 0, 1).step([(NOTHING, 0)])[0].observation.tolist()
-
-    assert shown(inside) == pytest.approx(list(inside))
-    with pytest.raises(
-        EnvironmentFailed, match=r"Odd\.reset returned .*; return an observation of .*its observation_space"
-    ):
-        shown(outside)
+    with pytest.raises(UserError, match=r"info\['action_mask'\], or give the class an action_space"):
+        VectorEnv(Spaceless, 0, 1).step([(NOTHING, 0)])
 
 
 POLICY = RandomPolicy(PolicySpec(2, 2))
@@ -160,9 +129,8 @@ def test_each_dialogue_has_a_seed_of_its_own_and_the_same_one_again():
     episodes = run_dialogues(POLICY, make, 7, range(40))
     right = [episode.observations[0, 0] for episode in episodes]
     assert 8 < sum(right) < 32
-    assert [one.observations[0, 0] for one in run_dialogues(POLICY, make, 7, range(39, -1, -1), num_envs=3)] == right[
-        ::-1
-    ]
+    backwards = run_dialogues(POLICY, make, 7, range(39, -1, -1), num_envs=3)
+    assert [one.observations[0, 0] for one in backwards] == right[::-1]
     assert [one.observations[0, 0] for one in run_dialogues(POLICY, make, 8, range(40))] != right
     assert all(one.success == one.info["success"] for one in episodes)
 
@@ -178,19 +146,14 @@ def test_arguments_reach_the_class_and_everything_else_is_the_environments():
     ("name", "said"),
     [
         ("Endless", r"Endless\.step has not ended the dialogue after 3 turns \(max_turns\)"),
-        (
-            "Hangs",
-            r"Hangs\.step did not return within 0\.3 seconds \(step_timeout_s\); it was at \S*own_environments\.py:\d",
-        ),
+        ("Hangs", r"Hangs\.step did not return within 0\.3 seconds .*it was at \S*own_environments\.py:\d"),
         ("HangsAtOnce", r"HangsAtOnce\.__init__ did not return within 0\.3 seconds"),
         ("Raises", r"Raises\.step raised KeyError: 'no such venue'\nTraceback[^$]*own_environments\.py"),
         ("Quits", r"Quits\.step raised SystemExit: 5"),
-        ("FourOfFive", r"FourOfFive\.step returned \(.*return \(observation, reward, terminated, truncated, info\)"),
-        (
-            "Wide",
-            r"Wide\.reset returned .*an observation of the shape \(2,\) of its observation_space; this one has \(3,\)",
-        ),
-        ("Stepless", r"Stepless: has no method step"),
+        ("FourOfFive", r"FourOfFive\.step returned \("),
+        ("Wide", r"Wide\.reset returned .*the shape \(2,\) of its observation_space; this one has \(3,\)"),
+        ("Stepless", "Stepless: has no method step"),
+        ("Gues", "environment: unknown environment 'Gues'; did you mean 'Guess'"),
     ],
 )
 def test_what_it_gets_wrong_names_class_and_method(name, said):
@@ -198,15 +161,10 @@ def test_what_it_gets_wrong_names_class_and_method(name, said):
         Sampler(user_environment(name, {}, 0.3 if name.startswith("Hangs") else None, 3), 0, 2).sample(POLICY, 20)
 
 
-def test_a_name_that_nobody_registered_and_arguments_that_do_not_fit():
-    with pytest.raises(UserError, match="environment: unknown environment 'Gues'; did you mean 'Guess'"):
-        user_environment("Gues", {}, None, None)
+def test_arguments_that_do_not_fit_and_an_environment_of_words():
     with pytest.raises(UserError, match=r"environment: wrong arguments for Guess: .*number"):
         user_environment("Guess", {"number": 3}, None, None)
-
-
-def test_an_environment_of_words_is_refused():
-    with pytest.raises(UserError, match="Words: a policy that chooses acts needs an observation_space that is a Box"):
+    with pytest.raises(UserError, match="Words: a policy that chooses acts needs an observation_space"):
         read_sizes(UserEnvironment(own_environments.Words, {}))
 
 
@@ -215,57 +173,35 @@ RANDOM = RandomPolicy(PolicySpec(MAKE().layout.size, len(MAKE().names)))
 
 
 def sampled(process_num):
-    sampler = Sampler(MAKE, 3, 8, open_host(MAKE, 3, 8, process_num))
-    try:
-        return [episode for _ in range(2) for episode in sampler.sample(RANDOM, 101)]
-    finally:
-        sampler.close()
-
-
-def plain(episodes):
+    host = Processes(MAKE, 3, 8, process_num) if process_num else None
+    with closing(Sampler(MAKE, 3, 8, host)) as sampler:
+        episodes = [episode for _ in range(2) for episode in sampler.sample(RANDOM, 101)]
     return [
-        (
-            one.dialogue,
-            one.start,
-            one.total_reward,
-            one.actions.tolist(),
-            one.observations.tolist(),
-            one.masks.tolist(),
-            one.info,
-        )
+        (one.dialogue, one.start, one.total_reward, one.actions.tolist(), one.observations.tolist(), one.info)
         for one in episodes
     ]
 
 
 @pytest.mark.slow
-def test_the_number_of_processes_changes_no_number(caplog):
-    alone = plain(sampled(0))
+def test_the_number_of_processes_changes_no_number():
+    alone = sampled(0)
     assert len(alone) > 8
     assert any(row[-1] for row in alone)
-    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
-        for process_num in (2, 3, 8):
-            assert plain(sampled(process_num)) == alone
-    assert "8 dialogues side by side in 3 processes" in caplog.text
+    for process_num in (2, 3):
+        assert sampled(process_num) == alone
 
 
 @pytest.mark.slow
 def test_an_exception_in_a_process_ends_with_its_traceback():
-    two = Processes(Broken, 0, 4, process_num=2)
-    try:
+    with closing(Processes(Broken, 0, 4, process_num=2)) as two:
         two.step([(NOTHING, number) for number in range(4)])
-        with pytest.raises(
-            EnvironmentFailed, match=r"in process 2 of 2: Broken\.step raised ValueError: broken on purpose\n"
-        ) as end:
+        with pytest.raises(UserError, match=r"^in process 2 of 2: Traceback[^$]*ValueError: broken on purpose"):
             two.step([(0, NOTHING)] * 4)
-        assert 'raise ValueError("broken on purpose")' in str(end.value)
-    finally:
-        two.close()
 
 
 @pytest.mark.slow
 def test_a_process_that_dies_stops_the_run_and_ends_the_others():
-    two = Processes(MAKE, 0, 2, process_num=2)
-    try:
+    with closing(Processes(MAKE, 0, 2, process_num=2)) as two:
         two.step([(NOTHING, 0), (NOTHING, 1)])
         victim, other = two.workers
         os.kill(other.pid, signal.SIGINT)  # Ctrl-C reaches all of them, and the run decides
@@ -275,43 +211,7 @@ def test_a_process_that_dies_stops_the_run_and_ends_the_others():
             two.step([(0, 2), (0, 3)])
         other.send([(NOTHING, NOTHING)])
         assert other.receive()
-    finally:
-        two.close()
     assert other.wait() == -signal.SIGKILL
-
-
-@pytest.mark.slow
-def test_a_process_that_hangs_stops_the_run(tmp_path):
-    hanging = Processes(partial(Hanging, tmp_path / "pipe"), 0, 1, process_num=1, timeout_s=0.5)
-    try:
-        with pytest.raises(RunStopped, match=r"within 0\.5 seconds \(step_timeout_s\)"):
-            hanging.step([(NOTHING, 0)])
-    finally:
-        hanging.close()
-
-
-class Hanging(Broken):
-    """Waits for a writer that never comes."""
-
-    def __init__(self, pipe):
-        self.pipe = pipe
-
-    def reset(self, *, seed=None, options=None):
-        os.mkfifo(self.pipe)
-        return self.pipe.read_text()
-
-
-@pytest.mark.slow
-def test_a_run_stopped_in_a_process_is_one_here():
-    class Stops(Broken):
-        def step(self, action):
-            raise RunStopped("the logits are not finite")
-
-    one = Processes(Stops, 0, 1, process_num=1)
-    one.step([(NOTHING, 3)])
-    with pytest.raises(RunStopped, match=r"^the logits are not finite$"):
-        one.step([(0, NOTHING)])
-    one.close()
 
 
 @pytest.mark.slow
@@ -319,9 +219,8 @@ def test_classes_of_a_script_or_of_a_registered_file_reach_the_process():
     class Mine(Broken):
         """No other process can import it."""
 
-    alone = Processes(lambda: Mine(), 0, 1, process_num=1)
-    (turn,) = alone.step([(NOTHING, 3)])
-    alone.close()
+    with closing(Processes(lambda: Mine(), 0, 1, process_num=1)) as alone:
+        (turn,) = alone.step([(NOTHING, 3)])
     assert turn.observation.tolist() == [3, 0]
 
 

@@ -36,28 +36,17 @@ OFFER, PHONE, STARS = "recommend(hotel-name=ivory house)", "inform(hotel-phone=0
         ([f"{OFFER} {PHONE} {STARS} inform(hotel-parking=yes)"], True, 2 / 3, 1.0),  # useless, and no harm to success
         ([f"{OFFER} {PHONE} {STARS} inform(hotel-area=north)"], True, 1.0, 1.0),  # a constraint is not useless
         ([f"{OFFER} {PHONE} {STARS} inform(police-phone=0999)"], True, 2 / 3, 1.0),  # nobody asked for the police
-        (
-            ["recommend(hotel-name=heather house) inform(hotel-phone=06661) inform(hotel-stars=3)"],
-            False,
-            1.0,
-            1.0,
-        ),  # south
+        ([f"recommend(hotel-name=heather house) {PHONE[:-2]}1) inform(hotel-stars=3)"], False, 1.0, 1.0),  # south
         (["recommend(hotel-name=no such house) inform(hotel-phone=1) inform(hotel-stars=4)"], False, 0.0, 0.0),
-        (
-            [f"{OFFER} inform(hotel-phone=06660) {STARS}", f"{OFFER} {PHONE}"],
-            True,
-            1.0,
-            1.0,
-        ),  # what was said last counts
+        ([f"{OFFER} inform(hotel-phone=06660) {STARS}", f"{OFFER} {PHONE}"], True, 1.0, 1.0),  # the last one counts
         ([], False, 0.0, 0.0),
     ],
 )
 def test_requests_are_answered_with_the_values_of_the_offer(turns, success, precision, recall):
     found = outcome(ASKED, *turns)
-    assert (found.success, found.precision, found.recall) == (success, pytest.approx(precision), pytest.approx(recall))
-    assert found.book_rate is None
-    expected = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    assert found.f1 == pytest.approx(expected)
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    assert (found.success, found.book_rate) == (success, None)
+    assert (found.precision, found.recall, found.f1) == pytest.approx((precision, recall, f1))
 
 
 def test_a_goal_that_nothing_fulfils_yet_is_not_reached():
@@ -123,6 +112,13 @@ def test_names_that_several_entities_share():
     price, other = (train.entities[n]["price"] for n in (0, 7))  # both are called tr0
     assert outcome(goal, said, f"inform(train-trainID=tr0) inform(train-price={price})").success
     assert not outcome(goal, said, f"inform(train-trainID=tr0) inform(train-price={other})").success
+
+
+def test_the_ends_of_a_journey_do_not_count_for_the_book_rate():
+    first = WORLD.services["train"].entities[0]  # on Monday at 8:15
+    info = {slot: first[slot] for slot in ("departure", "destination")} | {"day": "friday", "leaveAt": "07:15"}
+    goal = {"train": {"info": info, "book": {"people": "2"}}}
+    assert outcome(goal, bookings=[booking(0, "train", {"people": "2"})]).book_rate == 0.5
 
 
 def test_the_measures_are_of_all_domains_together():

@@ -81,9 +81,8 @@ def test_a_booking_that_it_does_not_want():
 def test_times_are_limits():
     info = {"departure": "oakhaven", "destination": "cambridge", "day": "friday", "leaveAt": "09:00"}
     user, _ = begin({"train": {"info": info, "requests": ["price"]}}, acts_per_turn=9)
-    assert answer(user, "recommend(train-trainID=tr1) recommend(train-leaveAt=08:15)") == {
-        "inform(train-leaveAt=09:00)"
-    }
+    early = "recommend(train-trainID=tr1) recommend(train-leaveAt=08:15)"
+    assert answer(user, early) == {"inform(train-leaveAt=09:00)"}
     assert answer(user, "recommend(train-trainID=tr2) recommend(train-leaveAt=13:15)") == {"request(train-price)"}
 
 
@@ -110,6 +109,8 @@ def test_a_booking_and_its_reference():
     assert answer(user, wrong) == {"inform(hotel-book day=friday)"}
     assert answer(user, wrong.replace("monday", "friday")) == {"bye()"}
     assert user.goal.by_domain["hotel"].booked == "a1"
+    answer(user, "recommend(hotel-name=granite house)")
+    assert user.goal.by_domain["hotel"].booked == ""
 
 
 def test_a_refused_booking_is_changed_or_the_user_leaves():
@@ -130,21 +131,15 @@ def test_it_does_not_leave_before_all_is_said():
 
 
 def test_a_taxi_goes_where_the_user_found_a_place():
-    by_domain = {
-        "hotel": {"info": {"area": "north"}, "requests": ["phone"]},
-        "taxi": {
-            "info": {"departure": "oak hall", "destination": "the hotel", "leaveAt": "09:00"},
-            "requests": ["phone"],
-        },
-    }
-    goal = multi_goal(by_domain)
+    journey = {"departure": "oak hall", "destination": "the hotel", "leaveAt": "09:00"}
+    hotel = {"info": {"area": "north"}, "requests": ["phone"]}
+    goal = multi_goal({"hotel": hotel, "taxi": {"info": journey, "requests": ["phone"]}})
     goal.by_domain["taxi"].follows = {"destination": "hotel"}
     user = MultiAgendaUser(WORLD)
     user.begin(goal, Random(0))
     answer(user, "recommend(hotel-name=ivory house)")
-    assert "inform(taxi-destination=ivory house)" in answer(
-        user, "inform(hotel-name=ivory house) inform(hotel-phone=06662)"
-    )
+    answered = answer(user, "inform(hotel-name=ivory house) inform(hotel-phone=06662)")
+    assert "inform(taxi-destination=ivory house)" in answered
     assert user.goal.by_domain["taxi"].info["destination"] == "ivory house"
     assert goal.by_domain["taxi"].info["destination"] == "the hotel"  # the goal that was given is its own
 
@@ -152,13 +147,11 @@ def test_a_taxi_goes_where_the_user_found_a_place():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        (
-            "unfriendly",
-            "user 'unfriendly': with several domains, use friendly, or a dict of acts_per_turn, failing_bookings",
-        ),
-        ({"acts": 3}, "user parameter 'acts' is unknown"),
-        ({"acts_per_turn": 0}, "user parameter 'acts_per_turn' is 0; give a whole number above 0"),
-        ({"failing_bookings": 2}, "user parameter 'failing_bookings' is 2; give a number from 0 to 1"),
+        ("unfriendly", "user 'unfriendly': .*friendly"),
+        ({"acts": 3}, "'acts' is unknown"),
+        ({"acts_per_turn": 0}, "'acts_per_turn' is 0"),
+        ({"acts_per_turn": 1.5}, "'acts_per_turn' is 1.5"),
+        ({"failing_bookings": 2}, "'failing_bookings' is 2"),
     ],
 )
 def test_parameters_that_cannot_be_used(parameters, message):
