@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlhf_dialog.commands.doctor import main
-from rlhf_dialog.distributed import machine
+from rlhf_dialog.distributed import memory
 
 GIB = 2**30
 
@@ -14,7 +14,7 @@ def on(monkeypatch, capsys):
     """What the command says on a machine with this free and total memory."""
 
     def said(free, total, gpu=False):
-        monkeypatch.setattr(machine, "host_memory", lambda: (free, total))
+        monkeypatch.setattr(memory, "host_memory", lambda: (free, total))
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: int(gpu))
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Some GPU")
