@@ -9,22 +9,20 @@
   ahead of the GPU. Masks on the GPU are accepted too, and cost a wait each.
 - **Masks, never ids.** What counts is decided when a token is sampled and carried as a mask, so a tokenizer whose pad
   is eos trains correctly. Padding on the right of a response needs no attention mask: nothing looks ahead.
-- **A prompt that several responses share is computed once** (`TokenBatch.prompt_groups`), in sampling and in each forward
-  pass of reference, update and critic. Models that do not pack compute it each time.
+- **A prompt that several responses share is computed once** (`TokenBatch.prompt_groups`), but by models that do not pack.
 - **Positions are counted over real tokens.** Packed rows have no padding. A model that cannot pack gets
   `position_ids` from the mask, and must pass a probe when it is loaded: padding on the left must not change its
   predictions.
 - **A network of the user's is a causal LM like any other** (`network`; docs/MODELS.md has the contract): a wrapper gives
-  a plain module what transformers' models have. It is saved under its own names, with its id and args in rlhf_dialog.json.
+  a plain module what transformers' models have.
 - **Dropout is off by `eval()`**, in every model and for the whole run, so the model's saved configuration does not
   change.
-- **The value head** reads the input of the output embedding through a hook, so it works for any causal LM, and only
-  where logits are asked for. It starts at zero. A separate critic is the same trunk with its own head.
+- **The value head** reads the input of the output embedding through a hook, so it works for any causal LM. It starts at
+  zero. A separate critic is the same trunk with its own head.
 - **The models are the library's, the attention is ours** (`packing.packed_attention`, from transformers' registry).
   Without the keyword `packing` it is the library's own, so other code can use the same model. No architecture is
   named anywhere.
 - **A model is tested when it is loaded** (`load_checks`): packed rows must give the predictions of each row alone.
-  A model that mixes rows, knows another attention or looks ahead fails, and is padded on the right, or refused.
 - **`Policy.features` and `Policy.predict` are the seam**: hidden states where the logits are a matrix product of them
   (tried once, `has_plain_head`), else the logits. Logits can then be computed in chunks, and stored states be used
   again.
@@ -36,8 +34,7 @@
   The processor's maker decides, not a timing: a run must compute the same after `--resume`.
 - **LoRA** (`lora`): the reference is the policy without its adapter. A separate critic is a second adapter and a head.
   Every linear layer of the trunk gets an adapter, but never the output embedding: the critic has none, and it is often
-  tied to the input. `trainable_parameters` are a module's own: optimizer, norm, checkpoint and DDP see only those.
-  `merged_state` merges while it writes `agent/`: adding to the model and subtracting again would change bits.
+  tied to the input. `merged_state` merges while it writes `agent/`: adding and subtracting again would change bits.
 - **A folder is data** (`pretrained`, docs/SECURITY.md): while transformers loads one, a guard replaces `torch.load`.
 - **Activation checkpointing is ours**: the library's works in training mode only, where some models drop out.
 """
