@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 import rlhf_dialog
-from rlhf_dialog.models.precision import emulates_bf16
 
 ROOT = Path(rlhf_dialog.__file__).resolve().parents[1]
 GIB = 2**30
@@ -49,6 +48,15 @@ def _calls_per_second(call: Any, seconds: float) -> float:
         wait()
         count, spent = count + 1, time.perf_counter() - start
     return count / spent
+
+
+def emulates_bf16(device: torch.device) -> bool:
+    """Whether `device` is a processor without instructions for bfloat16 products, or one whose environment turns them off."""
+    if device.type != "cpu":
+        return False
+    on_x86 = torch.cpu._is_avx2_supported()
+    has_instructions = not on_x86 or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return not (has_instructions and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def wait() -> None:

@@ -35,7 +35,7 @@ SLACK = 1.1  # validations and checkpoints
 
 def estimate(scene: Scene) -> None:
     """Measure, and write `estimate.json`: epochs, use_amp, tokens of a run of PPO, minutes of each stage."""
-    from rlhf_dialog.distributed.machine import processor
+    from rlhf_dialog.commands.doctor import processor
 
     use_amp, fast = has_bfloat16("avx512_bf16", "amx_bf16"), has_bfloat16("amx_bf16")
     plan: dict[str, Any] = {"use_amp": use_amp, "epochs": EPOCHS_FAST if fast else EPOCHS, "tokens": scene.size.tokens}
@@ -71,7 +71,7 @@ def has_bfloat16(*instructions: str) -> bool:
     """Whether there is a GPU, or the processor has one of these instructions for bfloat16 products."""
     import torch
 
-    from rlhf_dialog.distributed.machine import processor
+    from rlhf_dialog.commands.doctor import processor
 
     return torch.cuda.is_available() or not processor()[1].isdisjoint(instructions)
 

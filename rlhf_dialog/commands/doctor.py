@@ -1,5 +1,7 @@
 """Show what this machine has, and which runs fit."""
 
+import platform
+import re
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -38,7 +40,7 @@ class DoctorOptions(Options):
 def run(options: DoctorOptions) -> None:
     import torch
 
-    from rlhf_dialog.distributed.machine import host_memory
+    from rlhf_dialog.distributed.memory import host_memory
 
     free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else host_memory()
     print("This machine", *machine_lines(free, total), "", sep="\n")
@@ -49,12 +51,8 @@ def machine_lines(free: int | None, total: int | None) -> Iterator[str]:
     """Processor, GPU, the memory of the device that computes, and the disk."""
     import torch
 
-    from rlhf_dialog.distributed.machine import processor
-    from rlhf_dialog.models.precision import emulates_bf16
-
-    emulated = ", bfloat16 is emulated" if emulates_bf16(torch.device("cpu")) else ""
     capability, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
-    yield f"  processor     {processor()[0]}: {capability}{emulated}, threads of torch: {threads}"
+    yield f"  processor     {processor()[0]}: {capability}, threads of torch: {threads}"
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     yield f"  GPU           {', '.join(names) or 'none that torch can use'}"
     yield f"  memory        {gib(free)} free of {gib(total)}{' on the GPU' if names else ''}"
@@ -76,6 +74,15 @@ def run_lines(free: int | None) -> Iterator[str]:
     for name, size in needed.items():
         answer = "fits" if free is None or size <= free else "does not fit"
         yield f"  {name}: {answer}: it needs {gib(size)} of memory, of {gib(free)} free"
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, set[str]]:
+    """The processor's name, and its flags where the system lists them."""
+    text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.is_file() else ""
+    name = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+    flags = re.search(r"^flags\s*: (.+)$", text, re.MULTILINE)
+    title = name[1].strip() if name else platform.processor() or platform.machine()
+    return title, set(flags[1].split() if flags else ())
 
 
 def gib(size: int | None) -> str:

@@ -8,8 +8,6 @@
   process that broke shows its own traceback.
 - **Ranks wait for one another through gloo**, for up to an hour; nccl exchanges what all ranks have already, and waits ten
   minutes. A first exchange at the start ends a run whose hosts do not reach each other (`process_group`).
-- **One voice** (`rank_errors.with_one_voice`): launchers end all processes when one has ended, so the others wait until
-  rank 0 has reported the error.
 - **Data order is that of one process**, in neighbouring parts. Each rank draws its own random numbers, of its own device;
   rank 0 draws those of a single process. Every rank reads the checkpoint.
 - **Three engines with the same methods** (`Engine` alone and under DDP, `FSDPEngine`, `DeepSpeedEngine`); `Placement` makes
@@ -17,19 +15,16 @@
   `backward` makes DeepSpeed's step too. A single process without DeepSpeed or FSDP makes no Accelerator.
 - **FSDP2 is torch's `fully_shard`** on the layers and on the root. In a rollout and in a validation the weights are gathered
   and stay so (`fsdp_engine.keep_whole`), because ranks with different numbers of tokens would wait for one another for ever.
-  Models on one trunk (LoRA's policy and critic) lie below one root, `Together`. Checkpoints are those of one process:
-  whole weights and moments, so any number of processes goes on with them, in any way.
+  Checkpoints are those of one process: whole weights and moments, so any number of processes goes on with them, in any way.
 - **Nothing of DeepSpeed is compiled**: torch's AdamW with our keys, also when the optimizer is offloaded. Batch sizes are
   in responses; accumulation boundaries are set for each microbatch.
 - **The norm of the gradient is asked for before the step**, with the function that DeepSpeed's step calls, so that
   nothing moves when a number is not finite. An fp16 overflow that lowers the scale is logged, and does not count in
   `max_skipped_steps`.
-- **Frozen models**: stage 0 has no engine, and the model waits on the CPU with `offload_param`. Stage 3 is an engine
-  without an optimizer, with a document of ours; the reference follows a policy of stage 3. With LoRA it is the policy.
+- **Frozen models** (`frozen_models`): stage 0 has no engine, and the model waits on the CPU with `offload_param`. Stage 3 is
+  an engine without an optimizer; the reference follows a policy of stage 3. With LoRA it is the policy.
 - **ZeRO-3 in a rollout.** The weights are gathered, and DeepSpeed's hooks are off.
-- **Checkpoints under ZeRO** (`zero_checkpoint`): `policy.safetensors` has whole weights, `policy_rank0.safetensors`
-  ... the rest. All ranks write into a hidden folder; rank 0 moves the files into the checkpoint before that gets its
-  name. Whole weights are the fp32 masters where there are any. DeepSpeed's own checkpoints are not used, because it
-  reads them with `weights_only=False`. Another number of processes, stage or precision is refused, and
-  `--resume_weights_only` takes the weights.
+- **Checkpoints under ZeRO** (`zero_checkpoint`): `policy.safetensors` has whole weights, the fp32 masters where there are
+  any, `policy_rank0.safetensors` ... the rest. All ranks write into a hidden folder; rank 0 moves the files into the
+  checkpoint before that gets its name.
 """

@@ -26,7 +26,8 @@ FROZEN_KEYS = (REFERENCE_KEY, "intent_ds_config")
 FROZEN_DEFAULT = "default"  # NLPReward's name for: no engine, and the model is kept on the CPU
 OFFLOADED = {"zero_optimization": {"offload_param": {"device": "cpu"}}}
 BATCH_SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-IGNORED = {"optimizer": "lr, critic_lr, opti_eps and weight_decay of the YAML", "scheduler": "use_linear_lr_decay"}
+IGNORED = ("optimizer", "scheduler")  # blocks of the file that the YAML's keys replace
+DEFAULT_STAGE = 2  # of a run whose file has none, or `auto`; of a frozen model it is 0
 OFFLOADS = {"offload_optimizer": 1, "offload_param": 3}  # the lowest ZeRO stage that has something to offload
 Precision = Literal["fp32", "fp16", "bf16"]
 HALVES: tuple[Precision, ...] = ("fp16", "bf16")
@@ -65,13 +66,21 @@ def engine_settings(config: Config) -> EngineSettings:
     source, raw = _engine_document(config)
     document = _without_auto(raw)
     zero = _block(document, "zero_optimization", source)
-    stage = zero.get("stage", 0)
-    if stage not in (1, 2, 3) or isinstance(stage, bool):
+    stage = zero.setdefault("stage", DEFAULT_STAGE)
+    if stage not in (1, 2, 3):
         what = f"zero_optimization.stage is {stage!r}; it must be 1, 2 or 3"
         raise UserError(what, where=source, remedy="leave use_deepspeed out to partition nothing")
-    optimizer, param = (_offload(zero, part, source, config.use_offload) for part in OFFLOADS)
-    precision = _precision(document, raw, config, source)
-    return EngineSettings(source, document, int(stage), precision, optimizer, param)
+    offloaded = []
+    for part, lowest in OFFLOADS.items():
+        if config.use_offload and stage >= lowest:
+            zero.setdefault(part, {"device": "cpu"})
+        device = _device(zero, part)
+        if device == "nvme":
+            raise UserError(f"{source}: {part} to nvme is not supported, as checkpoints would not contain it; use cpu")
+        if device == "cpu" and stage < lowest:
+            raise UserError(f"{source}: {part} needs at least ZeRO stage {lowest}, not {stage}")
+        offloaded.append(device == "cpu")
+    return EngineSettings(source, document, stage, _precision(document, raw, config, source), *offloaded)
 
 
 def _engine_document(config: Config) -> tuple[str, dict[str, Any]]:
@@ -82,7 +91,7 @@ def _engine_document(config: Config) -> tuple[str, dict[str, Any]]:
     if file not in ("", "none"):
         return read_engine_file(file, Path(), "deepspeed_config_file")
     if not stage:
-        return "our default (ZeRO stage 2)", {"zero_optimization": {"stage": 2}}
+        return f"our default (ZeRO stage {DEFAULT_STAGE})", {}
     devices = {part: answer(f"ACCELERATE_DEEPSPEED_{part.upper()}_DEVICE") for part in OFFLOADS}
     zero = {part: {"device": device} for part, device in devices.items() if device}
     return PLACE, {"zero_optimization": zero | {"stage": int(stage) if stage.isdecimal() else stage}}
@@ -110,18 +119,6 @@ def _precision(document: dict[str, Any], raw: dict[str, Any], config: Config, so
     if on == ["bf16"]:
         blocks["bf16"].setdefault("check_grad_overflow", True)
     return on[0] if on else "fp32"
-
-
-def _offload(zero: dict[str, Any], key: str, source: str, use_offload: bool) -> bool:
-    """Whether a part is offloaded; `use_offload` adds it. Raises UserError where DeepSpeed ignores it or it cannot be saved."""
-    if use_offload and zero["stage"] >= OFFLOADS[key]:
-        zero.setdefault(key, {"device": "cpu"})
-    device = _device(zero, key)
-    if device == "nvme":
-        raise UserError(f"{source}: {key} to nvme is not supported, because checkpoints would not contain it; use cpu")
-    if device == "cpu" and zero["stage"] < OFFLOADS[key]:
-        raise UserError(f"{source}: {key} needs at least ZeRO stage {OFFLOADS[key]}, not {zero['stage']}")
-    return device == "cpu"
 
 
 def _device(zero: dict[str, Any], key: str) -> str:
@@ -154,13 +151,13 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     source, raw = (name, OFFLOADED) if name == FROZEN_DEFAULT else read_engine_file(name, config.folder, where)
     zero = _block(_without_auto(raw), "zero_optimization", source)
     stage, offload = zero.get("stage", 0), _device(zero, "offload_param") == "cpu"
-    if stage not in (0, 3) or isinstance(stage, bool):
+    if stage not in (0, 3):
         what = f"zero_optimization.stage is {stage!r}, but a frozen model has no optimizer state to partition"
         raise UserError(f"{where}: {source}: {what}; use 0 (whole in each process) or 3 (partitioned weights)")
     if (stage or offload) and asks_fsdp(config):
         what = f"{source} partitions or offloads a frozen model, which is not supported with FSDP2"
         raise UserError(what, where=where, remedy="use stage 0 without offload, or leave it out")
-    return FrozenSettings(int(stage), offload)
+    return FrozenSettings(stage, offload)
 
 
 def has_no_second_model(config: Config) -> bool:
@@ -216,14 +213,12 @@ def engine_document(config: Config, settings: EngineSettings, plan: BatchPlan, w
     limit = config.max_grad_norm if config.use_max_grad_norm else 0.0
     ours: dict[str, Any] = {**sizes, "gradient_clipping": limit, "zero_allow_untested_optimizer": True}
     given = settings.document
-    notes = [f"{part} is not used, because {why} decides" for part, why in IGNORED.items() if part in given]
+    changes = [f"{part} is not used" for part in IGNORED if part in given]
+    changes += [f"{key} {given[key]} -> {value}" for key, value in ours.items() if given.get(key, value) != value]
+    if changes:
+        logger.info("%s: the YAML decides, and batch sizes count responses: %s", settings.source, ", ".join(changes))
     if settings.half and config.asked_precision not in ("auto", settings.precision):
-        notes.append(
-            f"precision {config.asked_precision} is not used, because the engine computes in {settings.precision}"
-        )
-    if replaced := ", ".join(f"{key} {given[key]} -> {x}" for key, x in ours.items() if given.get(key, x) != x):
-        notes.append(f"replaced, because batch sizes are counted in responses and set by the YAML: {replaced}")
-    for note in notes:
-        logger.info("%s: %s", settings.source, note)
+        text = "%s: precision %s is not used, because the engine computes in %s"
+        logger.info(text, settings.source, config.asked_precision, settings.precision)
     used = {part: value for part, value in given.items() if part not in IGNORED}
     return {**used, **ours, "zero_force_ds_cpu_optimizer": False}

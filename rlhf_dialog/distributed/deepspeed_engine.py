@@ -7,7 +7,6 @@ import importlib
 import logging
 import math
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rlhf_dialog.distributed.deepspeed_config import BATCH_SIZES, EngineSettings
+from rlhf_dialog.distributed.deepspeed_config import EngineSettings
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
@@ -27,12 +26,11 @@ NORMS = {1: "scaled_global_norm", 2: "scaled_global_norm", 3: "_get_norm_groups"
 
 
 def load_deepspeed(device: torch.device) -> Any:
-    """Import the library without its output, for the device of the run. Raises UserError when it cannot be imported."""
+    """Import the library, for the device of the run. Raises UserError when it cannot be imported."""
     os.environ["DS_ACCELERATOR"] = device.type
     os.environ.setdefault("LOCAL_RANK", "0")
     try:
-        with _silent_compiler():
-            deepspeed = importlib.import_module("deepspeed")
+        deepspeed = importlib.import_module("deepspeed")
     except ImportError as error:
         raise UserError(
             f"use_deepspeed: true, but DeepSpeed cannot be imported ({error}); install it from the checkout: "
@@ -45,20 +43,6 @@ def load_deepspeed(device: torch.device) -> Any:
     return deepspeed
 
 
-@contextmanager
-def _silent_compiler() -> Iterator[None]:
-    """Hide stderr: on import DeepSpeed tests what it could compile here, and the linker's messages are not errors of the run."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
 class DeepSpeedEngine(Engine):
     """As `Engine`. DeepSpeed clips, with the limit in its document; RunStopped is raised for a step that it skips."""
 
@@ -66,17 +50,13 @@ class DeepSpeedEngine(Engine):
 
     def __init__(self, module: nn.Module, engine: Any, world: World, settings: EngineSettings):
         """`engine`: DeepSpeed's, as `accelerator.Preparer` prepared it."""
-        self.module, self.world, self.settings = module, world, settings
+        self.module, self.world, self.settings, self.stage = module, world, settings, settings.stage
         self.trained, self.scaler = trainable_parameters(module), None  # fp16's losses are scaled by DeepSpeed
         module.eval()
         self.engine: Any = engine
         self.model, self.optimizer = engine, engine.optimizer
         self.norm: float | None = None  # of the gradient that waits for its step
         self.lowered: str | None = None  # what happened to the scale of fp16 losses at the newest overflow
-
-    @property
-    def stage(self) -> int:
-        return self.settings.stage
 
     @contextmanager
     def microbatch(self, last: bool) -> Iterator[None]:
@@ -91,10 +71,9 @@ class DeepSpeedEngine(Engine):
 
     def grad_norm(self) -> Tensor:
         """The norm of the gradient before the step clips it to the limit in the document, a scalar."""
-        from deepspeed.runtime.utils import combine_grad_norm_groups
-
         norm = getattr(self.optimizer, NORMS[self.stage])()
-        norm = combine_grad_norm_groups(norm) if isinstance(norm, list) else norm
+        if isinstance(norm, list):
+            norm = importlib.import_module("deepspeed.runtime.utils").combine_grad_norm_groups(norm)
         self.norm = float(norm / self.optimizer.loss_scale)
         return torch.tensor(self.norm, dtype=torch.float64, device=self.world.device)
 
@@ -195,10 +174,7 @@ class DeepSpeedEngine(Engine):
         for i, flat in enumerate(self._flats()):
             weights = tensors.pop(f"{i}.weights")
             if weights.shape != flat.shape:
-                raise ValueError(
-                    f"partition {i} has {weights.numel()} weights, but this run needs {flat.numel()} (in earlier checkpoints the "
-                    "value head of a shared model is no group of its own; --resume_weights_only takes their weights)"
-                )
+                raise ValueError(f"partition {i} has {weights.numel()} weights, but this run needs {flat.numel()}")
             flat.data.copy_(weights)
             names = [name for name in tensors if name.startswith(f"{i}.")]
             slots = {name.split(".", 1)[1]: tensors.pop(name) for name in names}
@@ -209,30 +185,13 @@ class DeepSpeedEngine(Engine):
         vars(self.optimizer.loss_scaler).update(scaler)
 
 
-class FrozenEngine:
-    """The weights of a frozen model, partitioned over the processes (ZeRO stage 3 without an optimizer)."""
-
-    def __init__(self, module: nn.Module, world: World, offload: bool):
-        """`offload`: this process keeps its part in host memory."""
-        deepspeed = load_deepspeed(world.device)
-        away = {"offload_param": {"device": "cpu"}} if offload else {}
-        zero = {"stage": 3, "stage3_param_persistence_threshold": 0, **away}  # small weights too
-        document = {"zero_optimization": zero, **dict.fromkeys(BATCH_SIZES, 1), "train_batch_size": world.size}
-        self.module = module
-        self.engine, *_ = deepspeed.initialize(model=module, config=document, dist_init_required=False)
-        module.eval()
-
-
-def find_offload(engine: Any) -> Any:
-    """DeepSpeed's object with the hooks that fetch and drop the weights of an engine of stage 3."""
-    return getattr(engine.optimizer, "parameter_offload", engine.optimizer)
-
-
 @contextmanager
 def gather_weights(engine: Any) -> Iterator[None]:
     """Inside the block, every rank has all weights of a stage-3 engine, and its module can be called in any way."""
     deepspeed = importlib.import_module("deepspeed")
-    offload = find_offload(engine)
+    offload = getattr(
+        engine.optimizer, "parameter_offload", engine.optimizer
+    )  # has the hooks that fetch and drop weights
     for hook in (*offload.forward_hooks, *offload.backward_hooks, offload.fwd_pre_hook):
         hook.remove()
     offload.forward_hooks, offload.backward_hooks = [], []

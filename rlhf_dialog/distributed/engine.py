@@ -5,7 +5,6 @@ DeepSpeed and FSDP2 are other classes with the methods of `Engine`; the code tha
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -40,13 +39,14 @@ class Engine:
         self.scaler = torch.amp.GradScaler(device) if fp16 else None  # so that small gradients are not 0 in fp16
         self.lowered: str | None = None  # how the scale was changed in place of the newest step
         self.optimizer, self.world, self.ddp = optimizer, world, ddp
-        allocate_moments(optimizer)
         self.model: nn.Module = ddp or module  # what the update calls in its place
-
-    @property
-    def stage(self) -> int:
-        """DeepSpeed's ZeRO stage: from 1 on the optimizer is partitioned over the processes, at 3 the weights too."""
-        return 0
+        if isinstance(optimizer, torch.optim.AdamW):  # as its first step would, so that what is free now stays free
+            for p in self.trained.values():
+                optimizer.state[p] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=p.device),
+                    "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
+                    "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
+                }
 
     @property
     def can_start_over(self) -> bool:
@@ -121,22 +121,3 @@ class Engine:
     def writable(self) -> Iterator[None]:
         """Inside the block, every rank can load weights into the module."""
         yield
-
-    def partitions(self) -> dict[str, torch.Tensor]:
-        """This rank's part of the weights and the optimizer's state, where they are partitioned."""
-        return {}
-
-    def describe_partitions(self) -> dict[str, Any]:
-        """What a checkpoint records of the partitions, as JSON."""
-        return {}
-
-    def restore_partitions(self, tensors: dict[str, torch.Tensor], scaler: dict[str, float]) -> None:
-        """Take over what `partitions` and the scaler in `describe_partitions` were. Raises ValueError when they do not fit."""
-
-
-def allocate_moments(optimizer: torch.optim.Optimizer) -> None:
-    """Give AdamW at the start the state that its first step would make, so that the memory that is free then is what is left."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    for p in parameters if isinstance(optimizer, torch.optim.AdamW) else ():
-        moments = {name: torch.zeros_like(p, memory_format=torch.preserve_format) for name in ("exp_avg", "exp_avg_sq")}
-        optimizer.state[p] = {"step": torch.zeros((), dtype=torch.float32, device=p.device), **moments}

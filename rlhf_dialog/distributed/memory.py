@@ -1,4 +1,4 @@
-"""The memory that one process of a run needs, computed from config.json before any weight is read. All sizes are bytes.
+"""The memory that one process of a run needs, computed from config.json before any weight is read, and what is free. In bytes.
 
 It is there to warn, because on a CPU the kernel kills a process that takes too much without a word. Left out are imports
 (0.4 to 0.8 GiB), what allocators keep, the data, and activations of the reward's models. A run whose weights are sharded
@@ -8,8 +8,10 @@ It is there to warn, because on a CPU the kernel kills a process that takes too 
 import logging
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +22,6 @@ from transformers.pytorch_utils import Conv1D
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed
-from rlhf_dialog.distributed.machine import host_memory
 from rlhf_dialog.distributed.strategy import fsdp_settings
 from rlhf_dialog.models.policy import LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU
 from rlhf_dialog.models.precision import HALF, precision_of
@@ -49,13 +50,12 @@ def model_sizes(hf_config: PreTrainedConfig, auto_class: Any = AutoModelForCausa
     with torch.device("meta"):
         model = auto_class.from_config(hf_config, trust_remote_code=False)
     config: Any = model.config.get_text_config()
-    shapes = [tuple(x.weight.shape) for x in model.base_model.modules() if isinstance(x, nn.Linear | Conv1D)]
     heads, layers = config.num_attention_heads, config.num_hidden_layers
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     return Sizes(
-        parameters=sum(p.numel() for p in model.parameters()),
-        trunk=sum(p.numel() for p in model.base_model.parameters()),
-        widths=sum(map(sum, shapes)),
+        parameters=model.num_parameters(),
+        trunk=model.base_model.num_parameters(),
+        widths=sum(sum(x.weight.shape) for x in model.base_model.modules() if isinstance(x, nn.Linear | Conv1D)),
         layers=layers,
         hidden=config.hidden_size,
         cache=2 * layers * (getattr(config, "num_key_value_heads", None) or heads) * head_dim,
@@ -109,14 +109,10 @@ def needed_bytes(
 
 
 def read_sizes(path: str, auto_class: Any = AutoModelForCausalLM) -> Sizes | None:
-    """The sizes of the model in a folder or of a Hub name; None when its config.json cannot be read, which loading reports.
-
-    No code of the model runs, even with trust_remote_code.
-    """
+    """The sizes of the model in a folder or of a Hub name, none of whose code runs; None where loading will report a fault."""
     try:
         return model_sizes(load_pretrained(AutoConfig, path, "model_path", trust_remote_code=False), auto_class)
-    except Exception as error:  # of any kind: a config.json may hold anything
-        logger.debug("%s: no memory forecast: %s", path, error)
+    except Exception:  # of any kind: a config.json may hold anything
         return None
 
 
@@ -154,6 +150,31 @@ def remedies(config: Config) -> list[str]:
         "a smaller model": True,
     }
     return [change for change, is_possible in helps.items() if is_possible]
+
+
+def host_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int | None]:
+    """The free and the total memory of the machine, or of this process's control groups where these have less.
+
+    None where the system does not report it. https://docs.kernel.org/admin-guide/cgroup-v2.html: a limit may be set at any level
+    above; cached pages of files count as free.
+    """
+    sizes = dict(re.findall(r"^(MemAvailable|MemTotal):\s+(\d+) kB", _text(proc / "meminfo"), re.MULTILINE))
+    if len(sizes) < 2:
+        return None, None
+    free, total = 1024 * int(sizes["MemAvailable"]), 1024 * int(sizes["MemTotal"])
+    own = re.search(r"^0::/(.*)$", _text(proc / "self" / "cgroup"), re.MULTILINE)
+    group = cgroups / (own[1] if own else "")
+    for folder in (group, *group.parents):
+        limit = _text(folder / "memory.max").strip()
+        if limit.isdigit():
+            cached = re.search(r"^inactive_file (\d+)", _text(folder / "memory.stat"), re.MULTILINE)
+            used = int(_text(folder / "memory.current")) - (int(cached[1]) if cached else 0)
+            free, total = min(free, max(int(limit) - used, 0)), min(total, int(limit))
+    return free, total
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def human(num_bytes: float) -> str:

@@ -4,7 +4,6 @@ import copy
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +13,9 @@ from rlhf_dialog.config.batch_plan import BatchPlan
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import deepspeed_config, deepspeed_engine
 from rlhf_dialog.distributed.accelerator import Preparer
-from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, FrozenEngine
+from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine
 from rlhf_dialog.distributed.engine import Engine
+from rlhf_dialog.distributed.frozen_models import FrozenModels
 from rlhf_dialog.distributed.fsdp_engine import FSDPEngine, Together, keep_whole, shard, sharded_parts
 from rlhf_dialog.distributed.strategy import FsdpSettings, fsdp_settings
 from rlhf_dialog.distributed.world import World
@@ -24,7 +24,7 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import trainable_parameters
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.models.precision import precision_of, uses_tf32
-from rlhf_dialog.rewards.base import BaseReward, models_inside
+from rlhf_dialog.rewards.base import BaseReward
 
 logger = logging.getLogger(__name__)
 
@@ -63,18 +63,17 @@ class Placement:
     def __init__(self, config: Config, models: Models, reward: BaseReward, world: World, plan: BatchPlan):
         self.config, self.models, self.world = config, models, world
         self.precision = precision_of(config, world.device)
-        self.settings: deepspeed_config.EngineSettings | None = None
+        self.settings = deepspeed_config.engine_settings(config) if config.use_deepspeed else None
         self.fsdp = fsdp_settings(config)
         trained = {name: module for name in ("policy", "critic") if (module := getattr(models, name)) is not None}
         for policy in filter(None, (models.policy, models.ref_policy)):
             _ = policy.has_plain_head  # is tried with whole weights
         documents: dict[str, dict[str, Any]] = {}
-        if config.use_deepspeed:
-            self.settings = deepspeed_config.engine_settings(config)
+        if self.settings is not None:
             document = deepspeed_config.engine_document(config, self.settings, plan, world.size)
             documents = {name: copy.deepcopy(document) for name in trained}
             deepspeed_engine.load_deepspeed(world.device)
-            self._prepare(self.settings)
+            self._set_precision(self.settings)
         self.reduced_precision = self.precision != "fp32" or uses_tf32(config, world.device)  # of log-probabilities
         self.roots: list[nn.Module] = [] if self.fsdp is None else self._shard(trained, self.fsdp)
         several = world.size > 1 and self.fsdp is None
@@ -83,9 +82,7 @@ class Placement:
         for name, module in trained.items():
             lr = config.lr if name == "policy" else config.critic_lr
             self.engines[name] = self._engine(name, module, new_optimizer(module, config, lr))
-        self.frozen: list[FrozenEngine] = []
-        self.waiting: list[nn.Module] = []  # frozen models that are kept on the CPU between uses
-        self._place_frozen(reward)
+        self.frozen = FrozenModels(config, models.ref_policy, reward, world)
 
     def _engine(self, name: str, module: nn.Module, optimizer: torch.optim.Optimizer) -> Engine:
         if self.roots:
@@ -116,96 +113,48 @@ class Placement:
         logger.info("FSDP2, from %s: %d units, sharded over %d processes", settings.source, layers, self.world.size)
         return roots
 
-    def _prepare(self, settings: deepspeed_config.EngineSettings) -> None:
-        """Give the reference the engine's precision, so that the first KL is 0."""
+    def _set_precision(self, settings: deepspeed_config.EngineSettings) -> None:
+        """Give the reference the engine's precision, so that the first KL is 0, and switch autocast off where it is not used.
+
+        At stage 3 autocast is used only where a key asks for it: it keeps copies of weights that the stage takes away.
+        """
         away = ", offload to the CPU" if settings.offload_optimizer or settings.offload_param else ""
         text = "DeepSpeed: ZeRO stage %d, %s%s, from %s; the optimizer is torch's AdamW"
         logger.info(text, settings.stage, settings.precision, away, settings.source)
-        if settings.half:
-            dtype = torch.float16 if settings.precision == "fp16" else torch.bfloat16
-            if self.models.ref_policy is not None:
-                self.models.ref_policy.to(dtype)
-            self.precision = settings.precision
-        elif autocasts(self.config, settings):
+        if not settings.half and (settings.stage < 3 or self.config.asked_precision != "auto"):
             return
-        else:
-            self.precision = "fp32"
+        self.precision = settings.precision
+        if settings.half and self.models.ref_policy is not None:
+            self.models.ref_policy.to(torch.float16 if settings.precision == "fp16" else torch.bfloat16)
         for module in (self.models.policy, self.models.critic, self.models.ref_policy):
             if module is not None:
                 module.use_amp = False
 
-    # -- frozen models
-
-    def _place_frozen(self, reward: BaseReward) -> None:
-        settings = deepspeed_config.frozen_settings(self.config, "ref_ds_config")
-        if settings and self.models.ref_policy is not None:
-            self._freeze("reference", self.models.ref_policy, settings)
-        settings = deepspeed_config.frozen_settings(self.config, "intent_ds_config")
-        if settings is None:
-            return
-        for name, (judge, module) in models_inside(reward).items():
-            self._freeze(name, module, settings)
-            if settings.offload and settings.stage == 0 and self.world.device.type != "cpu":
-                judge.at_work = partial(self._on_device, [*judge.frozen_models().values()])
-
-    def _freeze(self, name: str, module: nn.Module, settings: deepspeed_config.FrozenSettings) -> None:
-        if settings.stage == 3:
-            if isinstance(module, Policy):
-                _ = module.has_plain_head
-            else:
-                module.float()  # DeepSpeed partitions weights of one type
-            self.frozen.append(FrozenEngine(module, self.world, settings.offload))
-            logger.info("the %s is partitioned over %d processes (ZeRO stage 3)", name, self.world.size)
-        elif settings.offload and self.world.device.type != "cpu":
-            module.to("cpu")
-            if isinstance(module, Policy):
-                for part in (module.lm, module.lm.base_model):
-                    part.register_forward_pre_hook(lambda *_: self._fetch(module))
-                self.waiting.append(module)
-            logger.info("the %s is kept on the CPU and moved to %s for scoring", name, self.world.device)
-
-    def _fetch(self, module: nn.Module) -> None:
-        if next(module.parameters()).device.type == "cpu":
-            module.to(self.world.device)
-
-    @contextmanager
-    def _on_device(self, modules: list[nn.Module]) -> Iterator[None]:
-        """Move the frozen models of a reward to the device, and after the block move back those that were on the CPU."""
-        away = [module for module in modules if next(module.parameters()).device.type == "cpu"]
-        for module in away:
-            module.to(self.world.device)
-        try:
-            yield
-        finally:
-            for module in away:
-                module.to("cpu")
-
-    # -- whole weights
-
     @property
-    def _shared_out(self) -> list[tuple[Any, nn.Module]]:
+    def _partitioned(self) -> list[tuple[Any, nn.Module]]:
         """DeepSpeed's engine and our module of every model whose weights are partitioned."""
-        trained = [e for e in self.engines.values() if e.stage == 3]
-        return [(e.model, e.module) for e in trained] + [(e.engine, e.module) for e in self.frozen]
+        engines = self.engines.values()
+        trained = [(e.model, e.module) for e in engines if isinstance(e, DeepSpeedEngine) and e.stage == 3]
+        return trained + self.frozen.partitioned
 
     @contextmanager
     def rollout(self) -> Iterator[None]:
         """Wraps a rank's own use of the models, at its own pace; every rank must leave the block, even one that fails."""
         with ExitStack() as stack:
-            for engine, _ in self._shared_out:
+            for engine, _ in self._partitioned:
                 stack.enter_context(deepspeed_engine.gather_weights(engine))
             if self.fsdp is not None:
                 in_loss = self.models.ref_policy if self.config.kl_in == "loss" else None  # whose head the update calls
                 stack.enter_context(keep_whole(self.roots, self.fsdp, in_loss))
             yield
-        for module in self.waiting:
+        for module in self.frozen.waiting:
             module.to("cpu")
 
     @contextmanager
     def judging(self) -> Iterator[None]:
         """Wraps what rank 0 scores while the others wait; every rank must leave the block, even one that fails."""
         with ExitStack() as stack:
-            for engine, module in self._shared_out:
+            for engine, module in self._partitioned:
                 if not isinstance(module, Policy | Critic):
                     stack.enter_context(deepspeed_engine.gather_weights(engine))
             yield
@@ -225,11 +174,3 @@ class Placement:
             for engine in self.engines.values():
                 stack.enter_context(engine.writable())
             yield
-
-
-def autocasts(config: Config, settings: deepspeed_config.EngineSettings) -> bool:
-    """Whether models of a DeepSpeed run use autocast, if the run computes in 16 bits at all.
-
-    At stage 3 only where a key asks for it: autocast keeps copies of weights that the stage is there to take away.
-    """
-    return not settings.half and (settings.stage < 3 or config.asked_precision != "auto")

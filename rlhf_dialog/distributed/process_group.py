@@ -37,15 +37,24 @@ def start(config: Config) -> World:
         os.environ["DS_ACCELERATOR"] = device.type  # before any library imports DeepSpeed, which chooses once
     if size == 1:
         if (asks_deepspeed(config) or config.use_fsdp) and not dist.is_initialized():  # they want a group for one too
-            _join(_backend(device), dist.HashStore(), 0, 1)
+            _join(device, dist.HashStore(), 0, 1)
         return World(device=device)
     local_rank = int(os.environ.get("LOCAL_RANK", max(config.local_rank, 0)))
     if dist.is_initialized():
         return World(dist.get_rank(), dist.get_world_size(), local_rank, device)
+    if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        what = f"WORLD_SIZE says {size} processes, but {', '.join(missing)} is not set"
+        raise UserError(what, remedy="start them with torchrun or accelerate launch")
     try:
-        _meet(_backend(device))
-        world = World(dist.get_rank(), dist.get_world_size(), local_rank, device)
-        _exchange_once(device)
+        store, number, size = next(rendezvous("env://", timeout=EXCHANGE_WAIT))
+        _join(device, store, number, size)
+        MEETING["store"] = dist.PrefixStore("rlhf_dialog", store)
+        dist.all_reduce(torch.zeros(1))  # a network that does not connect the ranks ends the run now
+        if device.type == "cuda":
+            work: Any = dist.all_reduce(torch.zeros(1, device=device), async_op=True)
+            work.wait(FIRST_EXCHANGE)
+        group: Any = dist.group.WORLD
+        group._get_backend(torch.device("cpu"))._set_default_timeout(LONGEST_WAIT)
     except RuntimeError as error:
         address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise UserError(
@@ -54,36 +63,12 @@ def start(config: Config) -> World:
             "hosts, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network interface that connects them (`ip -brief "
             "address` lists the interfaces)"
         ) from error
-    return world
+    return World(number, size, local_rank, device)
 
 
-def _backend(device: torch.device) -> str:
-    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-
-
-def _meet(backend: str) -> None:
-    """Wait for all processes and form a group. Raises UserError when the launcher did not set the address."""
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        what = f"WORLD_SIZE says {os.environ['WORLD_SIZE']} processes, but {', '.join(missing)} is not set"
-        raise UserError(what, remedy="start them with torchrun or accelerate launch")
-    store, number, size = next(rendezvous("env://", timeout=EXCHANGE_WAIT))
-    _join(backend, store, number, size)
-    MEETING["store"] = dist.PrefixStore("rlhf_dialog", store)
-
-
-def _join(backend: str, store: dist.Store, number: int, size: int) -> None:
+def _join(device: torch.device, store: dist.Store, number: int, size: int) -> None:
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=EXCHANGE_WAIT)
-
-
-def _exchange_once(device: torch.device) -> None:
-    """Send something to all ranks, so that a network that does not connect them ends the run now, not after its first rollout."""
-    dist.all_reduce(torch.zeros(1))
-    if device.type == "cuda":
-        work: Any = dist.all_reduce(torch.zeros(1, device=device), async_op=True)
-        work.wait(FIRST_EXCHANGE)
-    group: Any = dist.group.WORLD
-    group._get_backend(torch.device("cpu"))._set_default_timeout(LONGEST_WAIT)
 
 
 def set_threads(config: Config) -> None:

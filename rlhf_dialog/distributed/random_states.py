@@ -56,7 +56,6 @@ def random_states() -> RandomStates:
 def restore_random_states(generators: dict[str, Tensor], states: dict[str, Any]) -> None:
     """Restore the generators of this process to what `random_states` returned.
 
-    Earlier versions also stored the generators of devices that the process did not use (`cuda.1` ...); these are not needed.
     A device without a stored state (the checkpoint is from a machine without CUDA) is seeded from the state of torch.
     """
     torch.set_rng_state(generators["torch"])

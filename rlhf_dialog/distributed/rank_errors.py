@@ -5,14 +5,12 @@ import io
 import os
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
 from rlhf_dialog.errors import INTERNAL_ERROR
-from rlhf_dialog.terminal import visible
 
 REPORT_TIMEOUT = 20.0  # seconds that the other ranks wait for rank 0 to report an error, before they report their own
 NOTICE_TIMEOUT = 3.0  # seconds that rank 0 then waits for them to notice its report
@@ -25,39 +23,29 @@ def rank() -> int:
 
 
 def with_one_voice(run: Callable[[], int]) -> int:
-    """Call `run`, which returns an exit code; only rank 0 prints.
+    """Call `run`, which reports its errors and returns an exit code; only rank 0 prints. Then leave the process group.
 
     Launchers kill the other processes as soon as one has ended, so a process with an error waits until rank 0 has reported
     it. An error that rank 0 does not know of (outside of `World.fail_together`, or a bug that only this process met) is
     reported by the process that raised it.
     """
-    code, leaving = 1, None
+    code, leaving = 0, None
     try:
         code = run() if rank() == 0 else _run_silently(run)
+        if rank() == 0 and code:
+            _notify_others(code)
     except (SystemExit, KeyboardInterrupt) as end:
         leaving = type(end)(*end.args)  # without the frames that hold the models
-    except Exception:
-        if "store" not in MEETING:
-            raise
-        sys.stderr.write(f"rank {rank()} failed:\n{visible(traceback.format_exc())}")
-    if rank() == 0 and code and leaving is None:
-        _notify_others(code)
-    _part()
+    MEETING.clear()
+    if "torch" in sys.modules:
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            gc.collect()  # the group must not be destroyed inside the destructor of a DDP module
+            dist.destroy_process_group()
     if leaving is not None:
         raise leaving
     return code
-
-
-def _part() -> None:
-    """Leave the process group. DDP modules are collected first: the group must not be destroyed inside their destructor."""
-    MEETING.clear()
-    if "torch" not in sys.modules:
-        return
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        gc.collect()
-        dist.destroy_process_group()
 
 
 def _notify_others(code: int) -> None:
@@ -71,20 +59,14 @@ def _notify_others(code: int) -> None:
 
 
 def _run_silently(run: Callable[[], int]) -> int:
-    stderr_writes, stderr = _LastWrites(), sys.stderr
-    try:
-        with redirect_stdout(_LastWrites()), redirect_stderr(stderr_writes):
-            code = run()
-    except Exception:
-        stderr.write(f"rank {rank()} failed:\n{visible(traceback.format_exc())}")
-        stderr.flush()
-        return 1
+    with redirect_stdout(_LastWrites()), redirect_stderr(_LastWrites()) as stderr:
+        code = run()
     if not 0 < code < 128:
         return code
     reported = _reported_by_rank_0()
     if not reported or (code == INTERNAL_ERROR and reported != code):
-        stderr.write(f"rank {rank()}: {stderr_writes.writes[-1] if stderr_writes.writes else code}")
-        stderr.flush()
+        sys.stderr.write(f"rank {rank()}: {stderr.writes[-1] if stderr.writes else code}")
+        sys.stderr.flush()
     return code
 
 

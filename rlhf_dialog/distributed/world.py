@@ -15,6 +15,7 @@ from rlhf_dialog.models.part_sizes import describe_full_gpu, lacks_memory
 
 T = TypeVar("T")
 Items = TypeVar("Items", bound=Sequence[Any])
+LOST = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe")  # what torch then says
 
 
 class OtherRankFailed(Exception):
@@ -96,13 +97,13 @@ class World:
         if self.size == 1:
             return action()
         failure: Exception | None = None
-        result: T | None = None
+        told: tuple[Failure | None, T | None] = (None, None)
         if self.is_main:
             try:
-                result = action()
+                told = (None, action())
             except Exception as error:
-                failure = error
-        reported, result = self.broadcast((None if failure is None else Failure.describe(failure), result))
+                failure, told = error, (Failure.describe(error), None)
+        reported, result = self.broadcast(told)
         if failure is not None:
             raise failure
         if reported is not None:
@@ -124,13 +125,11 @@ class World:
         except Exception as error:
             failure = error
         failed = self.sum_numbers([float(failure is not None)])[0]
-        if failed:
-            self._raise_together(failure, everyone=failed == self.size)
-
-    def _raise_together(self, failure: Exception | None, everyone: bool) -> None:
+        if not failed:
+            return
         failures = self.gather(None if failure is None else Failure.describe(failure))
         if failure is not None:
-            if isinstance(failure, UserError | RunStopped) and not everyone:
+            if isinstance(failure, UserError | RunStopped) and failed < self.size:
                 failure.args = (f"rank {self.rank}: {failure}",)
             raise failure
         for rank, other in enumerate(failures):
@@ -143,15 +142,10 @@ class World:
         try:
             yield
         except RuntimeError as error:
-            if self.size == 1 or not _is_lost(error):
+            is_lost = isinstance(error, dist.DistError) or any(word in str(error) for word in LOST)
+            if self.size == 1 or not is_lost:
                 raise
             raise RunStopped(
                 f"rank {self.rank} has lost another process, which ended or no longer responds; see the output of that process "
                 f"or of the launcher for the reason; the last checkpoint is kept ({str(error).splitlines()[0][:200]})"
             ) from error
-
-
-def _is_lost(error: RuntimeError) -> bool:
-    """Whether torch.distributed raised the error because it lost another process."""
-    words = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe")
-    return isinstance(error, dist.DistError) or any(word in str(error) for word in words)

@@ -5,13 +5,14 @@ DeepSpeed's own checkpoints are pickles that it reads with `weights_only=False`;
 
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from rlhf_dialog.atomic_files import disk_errors_as_user_errors
+from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
@@ -19,9 +20,9 @@ from rlhf_dialog.errors import UserError
 STAGING = ".partitions.tmp"
 
 
-def shared_out(engines: Mapping[str, Engine]) -> dict[str, Engine]:
+def shared_out(engines: Mapping[str, Engine]) -> dict[str, DeepSpeedEngine]:
     """The engines whose optimizer is partitioned over the processes."""
-    return {name: e for name, e in engines.items() if e.stage > 0}
+    return {name: engine for name, engine in engines.items() if isinstance(engine, DeepSpeedEngine)}
 
 
 def whole_optimizers(engines: Mapping[str, Engine]) -> dict[str, torch.optim.Optimizer]:
@@ -29,41 +30,30 @@ def whole_optimizers(engines: Mapping[str, Engine]) -> dict[str, torch.optim.Opt
     return {name: e.optimizer for name, e in engines.items() if name not in shared_out(engines)}
 
 
-def file_name(name: str, rank: int) -> str:
-    return f"{name}_rank{rank}.safetensors"
-
-
 def write_partitions(checkpoints: Path, engines: Mapping[str, Engine], world: World) -> Path | None:
     """Write each rank's partitions into a hidden folder, from which rank 0 moves them to the checkpoint; None without any.
 
     Raises UserError when the folder cannot be written.
     """
-    mine = shared_out(engines)
+    mine, staging = shared_out(engines), checkpoints / STAGING
     if not mine:
         return None
-    staging = checkpoints / STAGING
 
     def begin() -> None:
-        try:
-            shutil.rmtree(staging, ignore_errors=True)
+        forget_staging(checkpoints)
+        with disk_errors_as_user_errors(staging):
             staging.mkdir(parents=True)
-        except OSError as error:
-            raise UserError(f"{staging}: cannot be written: {error}") from error
 
     world.on_main(begin)
-    with world.fail_together():
+    with world.fail_together(), disk_errors_as_user_errors(staging):
         for name, engine in mine.items():
-            try:
-                save_file(engine.partitions(), staging / file_name(name, world.rank))
-            except OSError as error:
-                raise UserError(f"{staging}: cannot be written: {error}") from error
+            save_file(engine.partitions(), staging / f"{name}_rank{world.rank}.safetensors")
     return staging
 
 
 def forget_staging(checkpoints: Path) -> None:
     """Remove the files that an interrupted `write_partitions` left behind."""
-    with suppress(OSError):
-        shutil.rmtree(checkpoints / STAGING)
+    shutil.rmtree(checkpoints / STAGING, ignore_errors=True)
 
 
 def describe(engines: Mapping[str, Engine], world: World) -> dict[str, Any]:
@@ -79,25 +69,24 @@ def refuse_another_partitioning(
     source: Path, state: dict[str, Any], engines: Mapping[str, Engine], world: World
 ) -> None:
     """Raises UserError when the optimizer in the checkpoint was partitioned in another way."""
-    then = {name: _sharing(found) for name, found in state.get("zero", {}).items()}
-    now = {name: _sharing(found) for name, found in describe(engines, world).get("zero", {}).items()}
-    if then == now:
-        return
-    layouts = [next(iter(found.values()), "no ZeRO stage 1 to 3") for found in (then, now)]
-    run = source.parent.parent
-    raise UserError(
-        f"{source}: was saved with {layouts[0]}, but this run has {layouts[1]}; the optimizer state is stored per process and "
-        "does not fit. Resume with the settings it was saved with, or start a new run from its weights: --resume_weights_only "
-        f"{run} --experiment_name <a new name> (DeepSpeed's ds_to_universal converts only its own pickled checkpoints, which "
-        "this program neither writes nor reads)"
-    )
 
+    def layouts(described: dict[str, Any]) -> list[str]:
+        return [
+            f"ZeRO stage {one['stage']} in {one['precision']} on {one['world_size']} processes"
+            for _, one in sorted(described.get("zero", {}).items())
+        ]
 
-def _sharing(found: dict[str, Any]) -> str:
-    return f"ZeRO stage {found['stage']} in {found['precision']} on {found['world_size']} processes"
+    then, now = layouts(state), layouts(describe(engines, world))
+    if then != now:
+        saved, ours = (found[0] if found else "no ZeRO" for found in (then, now))
+        raise UserError(
+            f"{source}: was saved with {saved}, but this run has {ours}; resume with the settings it was saved with, or take "
+            f"its weights alone: --resume_weights_only {source.parent.parent} --experiment_name <a new name>"
+        )
 
 
 def read_partitions(source: Path, state: dict[str, Any], engines: Mapping[str, Engine], world: World) -> None:
     """Restore this rank's partitions. Raises ValueError when they do not fit, and the errors of reading the files."""
     for name, engine in shared_out(engines).items():
-        engine.restore_partitions(load_file(source / file_name(name, world.rank)), state["zero"][name]["scaler"])
+        tensors = load_file(source / f"{name}_rank{world.rank}.safetensors")
+        engine.restore_partitions(tensors, state["zero"][name]["scaler"])

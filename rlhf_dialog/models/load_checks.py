@@ -23,7 +23,6 @@ from rlhf_dialog.models import network
 from rlhf_dialog.models.generation import PackedDecoder, PaddedDecoder
 from rlhf_dialog.models.logprobs import predict
 from rlhf_dialog.models.masks import position_ids_of
-from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.packing import ATTENTION, can_pack
 from rlhf_dialog.models.policy import Policy, num_positions, packs, supported_options
 from rlhf_dialog.models.precision import HALF, without_tf32
@@ -33,22 +32,17 @@ logger = logging.getLogger(__name__)
 STOP = 20  # times the noise, at most
 LEAST = 1e-6  # nats: kernels that round equally in both shapes show less, or nothing at all
 MOST = 1e-2  # nats, of a limit
-NUM_TOKENS, NUM_ROWS, LONGEST = 504, 8, 96  # at least as many predictions and rows; tokens of the longest row
+ROWS, LONGEST = 8, 96  # of a trial; tokens of the longest row
 STEPS = 2  # tokens that come one by one
-LARGE = 2 * 2**30  # bytes of weights
-TEXTS = (
+LAYERS = 8  # that are tried on a GPU: models repeat their kinds of layers within as many
+TEXT = (
     "Good morning ! I would like to book a table for six people on Saturday evening , if you still have one by the window . "
     "We are celebrating my sister's birthday , so a quiet corner would be lovely . Do you also serve "
-    "anything without nuts ? Two of us can't eat them , and last year somebody had to go to the hospital .",
+    "anything without nuts ? Two of us can't eat them , and last year somebody had to go to the hospital . "
     "The train to the coast leaves at 9:45 from platform 3 , but on Sundays there's only one every two hours . If you buy your "
     "ticket at the machine it's cheaper : 12.50 instead of 15 . Children under six travel free of charge , dogs pay half . "
-    "Don't forget to get off at the second stop , because the last carriage stays behind .",
     "I've been thinking about what you said yesterday . You were right , I should have called her before the meeting , not after "
-    "it . What do you think I ought to do now ? Perhaps I'll write a letter ; she always liked letters . And then we could all "
-    "go for a walk by the river , like we used to when we were students .",
-    "My computer makes a strange noise whenever I start it , as if a small animal lived inside . The repair shop wants $80 just "
-    "to open it ! My neighbour says it's only dust in the fan . He has been right about most things so far , except the weather "
-    "and the football results , so I'm inclined to believe him this time .",
+    "it . What do you think I ought to do now ? Perhaps I'll write a letter ; she always liked letters ."
 )
 
 
@@ -61,11 +55,12 @@ class SingleRowPredictions:
     """
 
     @torch.no_grad()
-    def __init__(self, lm: PreTrainedModel, ids: list[Tensor]):
-        self.policy, self.ids = Policy(lm), ids
-        self.logprobs = [logprobs(self.policy, [row]) for row in ids]
-        self.together = self.difference(logprobs(self.policy, ids))
-        parts = [logprobs(self.policy, [row[: max(2, 3 * len(row) // 4)]]) for row in ids]
+    def __init__(self, lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None):
+        """In tokens of the `tokenizer`; without one, the bytes of the text are the ids."""
+        self.policy, self.ids = Policy(lm), probe_ids(tokenizer, network.num_embeddings(lm), num_positions(lm))
+        self.logprobs = [logprobs(self.policy, [row]) for row in self.ids]
+        self.together = self.difference(logprobs(self.policy, self.ids))
+        parts = [logprobs(self.policy, [row[: max(2, 3 * len(row) // 4)]]) for row in self.ids]
         kept = [row[: len(part)] for row, part in zip(self.logprobs, parts, strict=True)]
         self.shorter = largest(torch.cat(parts), torch.cat(kept))
         self.limit = limit_of(self.together, self.shorter)
@@ -80,25 +75,13 @@ def limit_of(*shapes: float) -> float:
     return min(STOP * max(*shapes, LEAST), MOST)
 
 
-def predicted_on_texts(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> SingleRowPredictions:
-    """What the model predicts of the texts, in tokens of its tokenizer; without one, their bytes are the ids."""
-    return SingleRowPredictions(lm, probe_ids(tokenizer, num_embeddings(lm), num_positions(lm)))
-
-
 def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positions: int | None) -> list[Tensor]:
-    """Rows of different lengths, of at most `positions` tokens, with NUM_TOKENS predictions at least."""
-    options = {"add_special_tokens": False, "verbose": False}
-    texts = [tokenizer(text, **options)["input_ids"] if tokenizer else list(text.encode()) for text in TEXTS]
+    """Rows of text, of different lengths and of at most `positions` tokens."""
+    ids = tokenizer(TEXT, add_special_tokens=False, verbose=False)["input_ids"] if tokenizer else list(TEXT.encode())
     longest = min(LONGEST, positions or LONGEST)
-    rows: list[Tensor] = []
-    while len(rows) < NUM_ROWS or sum(len(row) - 1 for row in rows) < NUM_TOKENS:
-        number = len(rows)
-        length = max(3, longest - 2 * (number % NUM_ROWS) if longest > 4 * NUM_ROWS else longest - number % 3)
-        row = torch.tensor(texts[number % len(texts)]) % num_tokens
-        row = row.repeat(1 + (length + number) // len(row))
-        start = (length * (number // len(texts))) % max(1, len(row) - length)
-        rows.append(row[start : start + length])
-    return rows
+    lengths = [max(3, longest - 2 * number) for number in range(ROWS)]
+    text = (torch.tensor(ids) % num_tokens).repeat(1 + sum(lengths) // len(ids))
+    return list(text[: sum(lengths)].split(lengths))
 
 
 def logprobs(policy: Policy, rows: list[Tensor], padded: bool = True) -> Tensor:
@@ -109,10 +92,9 @@ def logprobs(policy: Policy, rows: list[Tensor], padded: bool = True) -> Tensor:
     return policy.predict(features, packed, temperature=1.0).logprobs
 
 
-def left_padded_logprobs(policy: Policy, rows: list[Tensor], pad_id: int = 0) -> Tensor:
+def left_padded_logprobs(policy: Policy, rows: list[Tensor]) -> Tensor:
     """As `logprobs`, of rows that are padded on the left."""
     ids, mask = in_batch(rows, policy.lm.device, side="left")
-    ids = ids.masked_fill(~mask, pad_id)
     options = supported_options(policy.lm, position_ids=position_ids_of(mask))
     logits = policy.lm(input_ids=ids, attention_mask=mask.long(), use_cache=False, **options).logits
     predictions = logits[:, :-1][mask[:, :-1]]
@@ -134,28 +116,15 @@ def largest(first: Tensor, second: Tensor) -> float:
 
 @contextmanager
 def trial_form(lm: PreTrainedModel) -> Iterator[None]:
-    """Inside the block, a model on a GPU computes in strict float32, and a large one has its first layers alone.
-
-    These are at least two, with one of each kind: of modules, shapes and attention. On a CPU nothing changes.
-    """
+    """Inside the block, a model on a GPU computes in strict float32, and has its first LAYERS layers alone, to save memory."""
     if lm.device.type != "cuda":
         yield
         return
-    sizes, is_large = lm.config.get_text_config(), sum(p.nbytes for p in lm.parameters()) > LARGE
-    layer_lists = [
-        (module, name, child)
-        for module in lm.base_model.modules()
-        for name, child in module.named_children()
-        if isinstance(child, nn.ModuleList) and len(child) == getattr(sizes, "num_hidden_layers", None)
-    ]
-    cut = layer_lists[:1] if is_large else []
-    for module, name, layers in cut:
-        types = getattr(sizes, "layer_types", None) or [None] * len(layers)
-        kinds = []
-        for layer, attention in zip(layers, types, strict=True):
-            parts = [(part, type(x).__name__) for part, x in layer.named_modules()]
-            kinds.append((attention, parts, [p.shape for p in layer.parameters()]))
-        setattr(module, name, layers[: max(2, *(kinds.index(kind) + 1 for kind in kinds))])
+    number = getattr(lm.config.get_text_config(), "num_hidden_layers", None)
+    places = [(part, name, layers) for part in lm.base_model.modules() for name, layers in part.named_children()]
+    cut = [one for one in places if isinstance(one[2], nn.ModuleList) and len(one[2]) == number][:1]
+    for part, name, layers in cut:
+        setattr(part, name, layers[:LAYERS])  # type: ignore[index]
     held = [(p, p.data) for p in lm.parameters() if p.dtype in HALF]
     try:
         for p, x in held:
@@ -165,8 +134,8 @@ def trial_form(lm: PreTrainedModel) -> Iterator[None]:
     finally:
         for p, x in held:
             p.data = x
-        for module, name, layers in cut:
-            setattr(module, name, layers)
+        for part, name, layers in cut:
+            setattr(part, name, layers)
 
 
 def use_packing(lm: PreTrainedModel, alone: SingleRowPredictions) -> bool:
@@ -190,23 +159,21 @@ def use_packing(lm: PreTrainedModel, alone: SingleRowPredictions) -> bool:
 
 @torch.no_grad()
 def packing_error(lm: PreTrainedModel, alone: SingleRowPredictions) -> float:
-    """The largest difference in nats between the predictions of packed rows and of each row alone, of all at once and one by
-    one."""
+    """The largest difference between the predictions of packed rows and of each row alone, of all at once and one by one."""
     policy = Policy(lm)
     all_at_once = alone.difference(logprobs(policy, alone.ids, padded=False))
-    prompts = beginnings(alone)
-    decoder = PackedDecoder(policy, prompts, num_new=STEPS, prompts_at_once=len(prompts))
+    decoder = PackedDecoder(policy, beginnings(alone), num_new=STEPS, prompts_at_once=ROWS)
     return max(all_at_once, decoding_error(decoder, policy, alone))
 
 
 def beginnings(alone: SingleRowPredictions) -> TokenBatch:
     """The first tokens of each row, of different numbers, as prompts."""
-    rows = [row[: min(len(row) - STEPS, 12 + 2 * (number % NUM_ROWS))] for number, row in enumerate(alone.ids)]
+    rows = [row[: min(len(row) - STEPS, 12 + 2 * number)] for number, row in enumerate(alone.ids)]
     return TokenBatch.from_prompts([row.tolist() for row in rows], 0, alone.policy.lm.device)
 
 
 def decoding_error(decoder: PackedDecoder | PaddedDecoder, policy: Policy, alone: SingleRowPredictions) -> float:
-    """The largest difference in nats of the STEPS tokens that follow each beginning, when they come one by one."""
+    """The largest difference of the STEPS tokens that follow each beginning, when they come one by one."""
     starts = beginnings(alone).prompt_mask.sum(dim=1).tolist()
     newest = torch.stack([row[at : at + STEPS] for row, at in zip(alone.ids, starts, strict=True)]).to(policy.lm.device)
     expected = torch.stack([row[at - 1 : at - 1 + STEPS] for row, at in zip(alone.logprobs, starts, strict=True)])
@@ -224,17 +191,17 @@ def check_left_padding(lm: PreTrainedModel, alone: SingleRowPredictions, path: s
 
     So does padding on the right for a network of the user's.
     """
-    name, is_own = type(network.own_network(lm)).__name__, network.spec_of(lm) is not None
-    padded = alone.difference(left_padded_logprobs(alone.policy, alone.ids))
+    is_own = network.spec_of(lm) is not None
 
     def check(difference: float, limit: float, when: str) -> None:
         if not difference <= limit:
             raise UserError(
-                f"{key}: '{path}' ({name}) changes its predictions by {difference:.2g} nats when {when} (rounding explains "
-                f"{limit:.2g}); wanted a causal model that uses the attention_mask and position_ids that it gets, and draws "
-                f"nothing in eval mode{f'; {network.CONTRACT}' if is_own else ''}"
+                f"{key}: '{path}' ({type(network.own_network(lm)).__name__}) changes its predictions by {difference:.2g} nats "
+                f"when {when} (rounding explains {limit:.2g}); wanted a causal model that uses the attention_mask and "
+                f"position_ids that it gets, and draws nothing in eval mode{f'; {network.CONTRACT}' if is_own else ''}"
             )
 
+    padded = alone.difference(left_padded_logprobs(alone.policy, alone.ids))
     check(alone.shorter, limit_of(alone.together, padded), "its last tokens are cut off")
     if is_own:
         check(alone.together, limit_of(alone.shorter, padded), "a row is padded on the right")

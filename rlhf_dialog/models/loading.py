@@ -29,12 +29,11 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import not_trusted
 from rlhf_dialog.models import lora, network
 from rlhf_dialog.models.cpu_linear import use_onednn
-from rlhf_dialog.models.load_checks import check_left_padding, predicted_on_texts, trial_form, use_packing
+from rlhf_dialog.models.load_checks import SingleRowPredictions, check_left_padding, trial_form, use_packing
 from rlhf_dialog.models.network import num_embeddings, num_logits, num_token_ids
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, num_positions
 from rlhf_dialog.models.precision import HALF, autocast_of, narrow, set_float32_products
-from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
-from rlhf_dialog.models.template_trial import try_template
+from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, try_template
 
 logger = logging.getLogger(__name__)
 CPU = torch.device("cpu")
@@ -123,9 +122,7 @@ def load_causal_lm(
         if head is not None and getattr(lm.config, "tie_word_embeddings", None) is (not is_tied):
             lm.config.tie_word_embeddings = is_tied  # other programs would tie two matrices, or lack one
     if damaged := [name for name, weight in lm.named_parameters() if not torch.isfinite(weight).all()]:
-        raise UserError(
-            f"{key}: the weights in '{path}' are damaged: {damaged[0]} holds NaN or infinity; use another model"
-        )
+        raise UserError(f"{key}: the weights in '{path}' are damaged: {damaged[0]} holds NaN or infinity")
     if form.kept_types:
         narrow(lm.requires_grad_(False), form.kept_types)
     lm.to(form.device)  # type: ignore[arg-type]
@@ -136,25 +133,14 @@ def load_causal_lm(
 def prepare_lm(
     lm: PreTrainedModel, path: str, key: str, packing: bool, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> PreTrainedModel:
-    """The model in the form in which it is fastest. Raises UserError when it can be neither packed nor padded on the left.
-
-    It is tried on texts of its `tokenizer`; without one, on ids that are drawn.
-    """
-    end_ids = getattr(getattr(lm, "generation_config", None), "eos_token_id", None)
-    for end in end_ids if isinstance(end_ids, list) else [end_ids]:
-        if end is not None and (type(end) is not int or not -1 <= end < 2**31):
-            raise UserError(
-                f"{key}: eos_token_id in the generation_config.json of '{path}' is {end_ids!r:.100}, which holds more than token "
-                "ids; correct it"
-            )
+    """The model in the form in which it is fastest. Raises UserError when it can be neither packed nor padded on the left."""
+    ends = getattr(getattr(lm, "generation_config", None), "eos_token_id", None) or []
+    if not all(type(end) is int for end in (ends if isinstance(ends, list) else [ends])):
+        raise UserError(f"{key}: eos_token_id in generation_config.json of '{path}' is {ends!r:.100}, not token ids")
     fuse_gelu(lm)
     use_onednn(lm)
-    if lm.get_output_embeddings() is None and network.spec_of(lm) is None:
-        raise UserError(
-            f"{key}: '{path}' ({type(lm).__name__}) has no output embedding, so it is not a causal LM that can be trained here"
-        )
     with trial_form(lm):
-        alone = predicted_on_texts(lm, tokenizer)
+        alone = SingleRowPredictions(lm, tokenizer)
         if not (packing and use_packing(lm, alone)):
             check_left_padding(lm, alone, path, key)
     return lm
@@ -228,12 +214,8 @@ def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBa
     """
     path = config.env.args.tokenizer_path or config.model_path
     tokenizer = read_tokenizer(path, "env.args.tokenizer_path", config.trust_remote_code)
-    rows, name = num_embeddings(lm), config.model_class.id if config.model_class else config.model_path
-    if num_ids(tokenizer) > rows:
-        raise UserError(
-            f"env.args.tokenizer_path: '{path}' has {num_ids(tokenizer)} tokens, but the model '{name}' "
-            f"has embeddings for only {rows}; use the model's own tokenizer"
-        )
+    name = config.model_class.id if config.model_class else config.model_path
+    _refuse_more_tokens(name, "env.args.tokenizer_path", tokenizer, lm)
     if path != config.model_path:
         _refuse_other_ids(config.model_path, "model_path", tokenizer, config)
     config.date_string = fix_date(tokenizer, config.date_string) or config.date_string
@@ -257,6 +239,15 @@ def _refuse_other_ids(path: str, key: str, tokenizer: PreTrainedTokenizerBase, c
         )
 
 
+def _refuse_more_tokens(name: str, key: str, tokenizer: PreTrainedTokenizerBase, lm: PreTrainedModel) -> None:
+    """Raises UserError when the tokenizer has ids for which the model, `name`, has no embedding."""
+    if num_ids(tokenizer) > num_embeddings(lm):
+        what = (
+            f"the tokenizer has {num_ids(tokenizer)} tokens, but the model '{name}' embeddings for {num_embeddings(lm)}"
+        )
+        raise UserError(what, where=key, remedy="use the model's own tokenizer, or a model of the same family")
+
+
 def _load_critic(
     config: Config, tokenizer: PreTrainedTokenizerBase, form: Form, options: dict[str, Any]
 ) -> PreTrainedModel | None:
@@ -266,11 +257,7 @@ def _load_critic(
     lm = load_causal_lm(config.critic_path, "critic_path", form=form, **options)
     check_length(lm, config, config.critic_path)
     _refuse_other_ids(config.critic_path, "critic_path", tokenizer, config)
-    if num_ids(tokenizer) > num_embeddings(lm):
-        raise UserError(
-            f"critic_path: '{config.critic_path}' has embeddings for {num_embeddings(lm)} tokens, but the tokenizer has "
-            f"{num_ids(tokenizer)}; use a critic of the same family"
-        )
+    _refuse_more_tokens(config.critic_path, "critic_path", tokenizer, lm)
     return lm
 
 
@@ -309,21 +296,17 @@ def load_models(config: Config, device: torch.device) -> Models:
 
 def _load_reference(config: Config, lm: PreTrainedModel, form: Form, options: dict[str, Any]) -> PreTrainedModel | None:
     """The model of the reference; None when there is none, or when it is the policy without its adapter."""
-    if not config.reference:
-        return None
-    if config.use_lora and config.ref_model in (None, config.model_path):
-        return None
     other = config.ref_model
+    if not config.reference or (config.use_lora and other in (None, config.model_path)):
+        return None
     ref_lm = load_causal_lm(other, "ref_model", form=form, **options) if other else copy.deepcopy(lm)
     if config.use_lora:
         logger.warning(
-            "ref_model: '%s' is not model_path, so a second model is kept in memory for the reference", config.ref_model
+            "ref_model: '%s' is not model_path, so a second model is kept in memory for the reference", other
         )
     if num_logits(ref_lm) != num_logits(lm):
-        raise UserError(
-            f"ref_model: '{config.ref_model}' has another vocabulary size than model_path '{config.model_path}'; "
-            "use a reference of the same family"
-        )
+        what = f"'{other}' has another vocabulary size than model_path '{config.model_path}'"
+        raise UserError(what, where="ref_model", remedy="use a reference of the same family")
     return ref_lm
 
 

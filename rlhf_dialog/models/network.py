@@ -4,7 +4,6 @@ docs/MODELS.md has the contract that they follow. B rows, L tokens, V vocabulary
 """
 
 import inspect
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
-from rlhf_dialog.json_files import load_json
+from rlhf_dialog.json_files import damage_as_user_error, load_json
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.policy import Critic, supported_options
@@ -29,6 +28,7 @@ from rlhf_dialog.user_code import as_user_error
 
 AGENT_FILE, WEIGHTS = "rlhf_dialog.json", "model.safetensors"
 CONTRACT = "docs/MODELS.md has the contract"
+UNFIT = (OSError, RuntimeError, ValueError, SafetensorError)  # what load_model raises
 
 
 def num_embeddings(lm: PreTrainedModel) -> int:
@@ -51,7 +51,7 @@ def num_token_ids(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> in
 
 
 class NetworkConfig(PreTrainedConfig):
-    """The config.json of an agent with a network of the user's; its id and args are in rlhf_dialog.json."""
+    """Of an agent with a network of the user's; its id and args are in rlhf_dialog.json."""
 
     model_type = "rlhf_dialog_network"
 
@@ -183,13 +183,10 @@ def new_critic(spec: ClassConfig, seed: int, amp: dict[str, Any]) -> OwnCritic:
 def load_policy(spec: ClassConfig, folder: str, key: str) -> PreTrainedModel:
     """The policy network with the weights in an agent's folder. Raises UserError when they do not fit it."""
     lm = new_policy(spec, key)
-    path = Path(os.path.expanduser(folder)) / WEIGHTS
-    try:
+    path = Path(folder).expanduser() / WEIGHTS
+    with damage_as_user_error(f"{key}: '{path}' does not fit the network '{spec.id}': ", faults=UNFIT):
         load_model(own_network(lm), str(path), strict=True)
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        words = " ".join(str(error).split())[:300]
-        raise UserError(f"{key}: '{path}' does not fit the network '{spec.id}': {words}") from error
-    return lm.eval()
+    return lm
 
 
 def save_policy(lm: PreTrainedModel, target: Path) -> None:
@@ -218,7 +215,7 @@ def spec_in(folder: str) -> ClassConfig | None:
     """
     check_files(folder)
     try:
-        found = load_json(Path(os.path.expanduser(folder)) / AGENT_FILE).get("model_class")
+        found = load_json(Path(folder).expanduser() / AGENT_FILE).get("model_class")
         return None if found is None else ClassConfig.model_validate(found)
     except (OSError, ValueError, AttributeError):  # a ValidationError is a ValueError
         return None
@@ -233,11 +230,6 @@ def _create(spec: ClassConfig, key: str, seed: int) -> nn.Module:
         network = ModelFactory.create(spec.id, spec.args)
     if not isinstance(network, nn.Module):
         raise UserError(f"{key}: '{spec.id}' is {_describe(network)}, not a torch.nn.Module; {CONTRACT}")
-    takes = inspect.signature(network.forward).parameters
-    if missing := [name for name in ("input_ids", "attention_mask") if name not in takes]:
-        raise UserError(f"{key}: forward of '{spec.id}' does not take {' and '.join(missing)}; {CONTRACT}")
-    if not any(p.requires_grad for p in network.parameters()):
-        raise UserError(f"{key}: '{spec.id}' has no parameter to train (requires_grad); {CONTRACT}")
     return network.eval()
 
 

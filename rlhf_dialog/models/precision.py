@@ -41,15 +41,6 @@ def gpu_has_bf16() -> bool:
     return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def emulates_bf16(device: torch.device) -> bool:
-    """Whether `device` is a processor without instructions for bfloat16 products, or one whose environment turns them off."""
-    if device.type != "cpu":
-        return False
-    on_x86 = torch.cpu._is_avx2_supported()
-    has_instructions = not on_x86 or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return not (has_instructions and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
 def autocast_of(keys: AsksPrecision, device: torch.device) -> dict[str, Any]:
     """`use_amp` and `amp_dtype` of the models of a run. Raises UserError when this torch has no such autocast for the device."""
     precision = precision_of(keys, device)

@@ -7,9 +7,9 @@ docs/SECURITY.md has the rules.
 import logging
 import os
 import pickle
-import re
+import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,10 @@ for _handler in logging.getLogger("transformers").handlers:
     _handler.addFilter(plain)  # its reports quote the names of tensors
 FILES = {"a tokenizer": "tokenizer.json, tokenizer_config.json, config.json"}
 KINDS = {"AutoModelForCausalLM": "a causal LM", "AutoTokenizer": "a tokenizer"}
-COUNTS, MOST_PARTS = r"(layers?|blocks|experts)$", 10_000  # more would be built one by one, for ever
+TEMPLATE_SECONDS = 10  # of processor time
+USER, AGENT = {"role": "user", "content": "Hello ."}, {"role": "assistant", "content": "Hi ."}
+CHATS = ([USER], [USER, AGENT, USER], [{"role": "system", "content": "Be kind ."}, USER, AGENT, USER])
+TRIED_TEMPLATES: dict[str, bool] = {}  # template -> whether its trial ended
 ADVICE = "give a whole folder: this one lacks a file, is damaged or edited, or needs newer transformers and tokenizers"
 
 
@@ -57,7 +60,9 @@ def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any
             _check_model_folder(path, source, key, options)
         with _pickle_guard(path, key, options.get("use_safetensors", True) is None):
             loaded = auto_class.from_pretrained(source, **options)
-        _check_limits(loaded[0] if isinstance(loaded, tuple) else loaded, path, key)
+        limit = getattr(loaded, "model_max_length", 1)
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 1:
+            raise UserError(f"{key}: model_max_length of '{path}' is {limit!r:.100}, not a number of tokens")
         return loaded
 
 
@@ -97,16 +102,37 @@ def num_ids(tokenizer: PreTrainedTokenizerBase) -> int:
     return max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=-1))
 
 
-def _check_limits(loaded: Any, path: str, key: str) -> None:
-    """Raises UserError when the length that a tokenizer or model allows is not a number of tokens."""
-    files = {"model_max_length": (loaded, "tokenizer_config.json")}
-    files |= dict.fromkeys(("max_position_embeddings", "n_positions"), (getattr(loaded, "config", None), "config.json"))
-    for name, (holder, file) in files.items():
-        value = getattr(holder, name, None)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 1):
+def try_template(tokenizer: PreTrainedTokenizerBase, path: str, key: str) -> None:
+    """Render the templates of a tokenizer in a child process. Raises UserError when one does not end, or ends the child.
+
+    What a template raises is reported where it is used.
+    """
+    templates: Any = tokenizer.chat_template or {}
+    for template in templates.values() if isinstance(templates, dict) else [templates]:
+        if template not in TRIED_TEMPLATES:
+            TRIED_TEMPLATES[template] = _ends(tokenizer, template)
+        if not TRIED_TEMPLATES[template]:
+            what = f"the chat template was not rendered within {TEMPLATE_SECONDS} processor seconds, or crashed"
             raise UserError(
-                f"{key}: {name} in the {file} of '{path}' is {value!r:.100}, not a number of tokens; correct it"
+                what, where=f"{key}: '{path}'", remedy="correct its chat_template.jinja, or use another model"
             )
+
+
+def _ends(tokenizer: PreTrainedTokenizerBase, template: str) -> bool:
+    child = os.fork()
+    if child:
+        return os.WIFEXITED(os.waitpid(child, 0)[1])
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (TEMPLATE_SECONDS, TEMPLATE_SECONDS))
+        for chat in CHATS:
+            for answer in (True, False):
+                with suppress(Exception):  # of any kind
+                    tokenizer.apply_chat_template(
+                        chat, chat_template=template, tokenize=False, add_generation_prompt=answer
+                    )
+    finally:
+        os._exit(0)  # not the exit of this program, which would clean up what is its parent's
 
 
 def warn_of_remote_code(paths: dict[str, str | None]) -> None:
@@ -143,11 +169,6 @@ def _check_model_folder(path: str, source: str, key: str, options: dict[str, Any
     if (os.path.isdir(source) or is_peft_available()) and find_adapter_config_file(source, local_files_only=is_local):
         raise UserError(f"{key}: '{path}' is an adapter (adapter_config.json); merge it into its base model first")
     config = PreTrainedConfig.get_config_dict(source, local_files_only=is_local)[0]
-    for name, value in config.items():
-        if re.search(COUNTS, name) and isinstance(value, int) and value > MOST_PARTS:
-            raise UserError(
-                f"{key}: {name} in the config.json of '{path}' is {value:.3g}, but at most {MOST_PARTS} are possible; correct it"
-            )
     if not options["trust_remote_code"] and (kernel := _kernel_of(config)):
         raise UserError(
             f"{key}: the config.json of '{path}' asks to run code from '{kernel}' on the Hub; remove that entry"

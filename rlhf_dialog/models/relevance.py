@@ -10,11 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, Field, ValidationError
-from safetensors import safe_open
+from pydantic import BaseModel, Field
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from torch.nn import functional
@@ -23,7 +22,7 @@ from transformers import AutoTokenizer
 from rlhf_dialog.data.learned_half import LearnedHalf, learned_half
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
-from rlhf_dialog.json_files import json_or, read_json
+from rlhf_dialog.json_files import json_or, load_json
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # the first ids of the tokenizer
@@ -231,7 +230,7 @@ def _pad(ids: list[list[int]]) -> Tensor:
 
 
 MARK, FORMAT = "rlhf_dialog_relevance", 1
-KIND = "a relevance model"
+Bank = Annotated[list[Annotated[list[str], Field(min_length=1)]], Field(min_length=1)]  # the turns of each context
 
 
 def save_relevance(model: RelevanceModel, folder: Path) -> None:
@@ -261,58 +260,21 @@ def load_relevance(path: str, key: str) -> RelevanceModel:
             f"{key}: '{path}' is not the folder of a relevance model (a config.json with {MARK}); give what "
             "reward_models/train_relevance_model.py wrote"
         )
-    sizes, bank = _read_sizes(folder, key), _read_bank(folder, key)
-    tokenizer = load_pretrained(AutoTokenizer, path, key, trust_remote_code=False)
-    special = tokenizer.convert_tokens_to_ids(list(SPECIAL))
-    if special != list(range(len(SPECIAL))) or num_ids(tokenizer) > sizes.vocab_size:
-        raise UserError(
-            f"{key}: the tokenizer in '{path}' belongs to another model; give the whole folder of one training"
-        )
-    with readable(path, key, KIND):
-        _check_shapes(sizes, tokenizer, folder / "model.safetensors")
+    with readable(path, key, "a relevance model"):
+        document = load_json(folder / "config.json")
+        if (version := document.pop(MARK)) != FORMAT:
+            raise UserError(f"{key}: {folder}/config.json has format {version!r:.40}, this program reads {FORMAT}")
+        sizes = RelevanceSizes.model_validate(document)
+        bank = load_json(folder / "bank.json", Bank)
+        tokenizer = load_pretrained(AutoTokenizer, path, key, trust_remote_code=False)
+        special = tokenizer.convert_tokens_to_ids(list(SPECIAL))
+        if special != list(range(len(SPECIAL))) or num_ids(tokenizer) > sizes.vocab_size:
+            raise UserError(
+                f"{key}: the tokenizer in '{path}' belongs to another model; give the whole folder of one training"
+            )
         model = RelevanceModel(sizes, tokenizer, bank)
         load_model(model, str(folder / "model.safetensors"))
     if broken := [name for name, weights in model.named_parameters() if not weights.isfinite().all()]:
-        raise UserError(
-            f"{key}: '{path}' has NaN or infinite weights ({broken[0]}), with which every comparison is meaningless; train the "
-            "model again, with a lower learning_rate if the training itself ended so"
-        )
+        raise UserError(f"{key}: '{path}' has NaN or infinite weights ({broken[0]}); train the model again")
     model.learned_half = learned_half(folder)
     return model.eval().requires_grad_(False)
-
-
-def _check_shapes(sizes: RelevanceSizes, tokenizer: Any, weights: Path) -> None:
-    """Raises ValueError when config.json describes other weights, before it makes the program allocate them."""
-    with torch.device("meta"):
-        expected = {name: [*tensor.shape] for name, tensor in RelevanceModel(sizes, tokenizer, []).state_dict().items()}
-    with safe_open(str(weights), "pt") as file:
-        actual = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118  it is not a dict
-    if wrong := sorted(name for name in expected | actual if expected.get(name) != actual.get(name)):
-        shapes = f"{actual.get(wrong[0], 'missing')}, and by config.json {expected.get(wrong[0], 'unknown')}"
-        raise ValueError(f"{wrong[0]} is {shapes}")
-
-
-def _read_json(path: Path, key: str) -> Any:
-    return read_json(path, f"{key}: {path} cannot be read as JSON (", "); give the whole folder of a training")
-
-
-def _read_sizes(folder: Path, key: str) -> RelevanceSizes:
-    document = _read_json(folder / "config.json", key)
-    if (version := document.pop(MARK)) != FORMAT:
-        raise UserError(f"{key}: {folder}/config.json has format {version!r:.40}, this program reads {FORMAT}")
-    try:
-        return RelevanceSizes.model_validate(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "its values"
-        raise UserError(f"{key}: {folder}/config.json: {place}: {first['msg']}; train the model again") from error
-
-
-def _read_bank(folder: Path, key: str) -> list[list[str]]:
-    bank = _read_json(folder / "bank.json", key)
-    lists = isinstance(bank, list) and bool(bank) and all(isinstance(turns, list) and turns for turns in bank)
-    if not lists or not all(isinstance(turn, str) for turns in bank for turn in turns):
-        raise UserError(
-            f"{key}: {folder}/bank.json must be a list of contexts, each a list of texts; train the model again"
-        )
-    return bank

@@ -30,22 +30,13 @@ def load_module(
     if getattr(module, "adapter", None) is None:
         missing, unexpected = load_model(module, str(path), strict=strict, device=str(device))
         return sorted(missing), sorted(unexpected)
-    saved, parameters = load_file(path, device=str(device)), trainable_parameters(module)
+    saved, own = load_file(path, device=str(device)), trainable_parameters(module).keys()
     if not any(OF_ADAPTER.search(name) for name in saved):
-        raise ValueError(
-            "the file holds a whole model, but this run (use_lora) trains adapters; start from the agent/ of that run instead"
-        )
-    missing, unexpected = sorted(set(parameters) - set(saved)), sorted(set(saved) - set(parameters))
+        raise ValueError("the file holds a whole model, but this run (use_lora) trains adapters; start from its agent/")
+    missing, unexpected = sorted(own - saved.keys()), sorted(saved.keys() - own)
     if strict and (missing or unexpected):
-        raise ValueError(
-            f"the adapters of the file differ from those of this run: {', '.join([*missing, *unexpected][:3])}"
-        )
-    for name in sorted(set(parameters) & set(saved)):
-        if parameters[name].shape != saved[name].shape:
-            raise ValueError(
-                f"{name} has shape {tuple(saved[name].shape)} in the file, but {tuple(parameters[name].shape)} in this run"
-            )
-        parameters[name].data.copy_(saved[name])
+        raise ValueError(f"the adapters differ from those of this run: {', '.join([*missing, *unexpected][:3])}")
+    module.load_state_dict({name: x for name, x in saved.items() if name in own}, strict=False)
     return missing, unexpected
 
 
@@ -54,9 +45,7 @@ def check_moments(optimizer: torch.optim.Optimizer, slots: Mapping[int, Mapping[
     parameters = [x for group in optimizer.param_groups for x in group["params"]]
     for number, moments in slots.items():
         if number not in range(len(parameters)) or {*moments} != MOMENTS:
-            raise ValueError(
-                f"the optimizer's parameter {number} has the moments {sorted(moments)}, not {sorted(MOMENTS)}"
-            )
+            raise ValueError(f"the optimizer's parameter {number} has {sorted(moments)}, not {sorted(MOMENTS)}")
         for name, x in moments.items():
             shape = () if name == "step" else tuple(parameters[number].shape)
             if tuple(x.shape) != shape or not x.is_floating_point() or not x.isfinite().all():

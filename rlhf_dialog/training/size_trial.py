@@ -34,7 +34,7 @@ def settle_sizes(trainer: PPOTrainer) -> None:
     each other in a pass, `auto` stays what `Config` takes it for.
     """
     config, world, placement = trainer.config, trainer.world, trainer.placement
-    is_whole = not placement.frozen and all(type(engine) is Engine for engine in trainer.engines.values())
+    is_whole = not placement.frozen.partitioned and all(type(engine) is Engine for engine in trainer.engines.values())
     if world.device.type != "cuda" or not is_whole:
         return
     rows = math.ceil(trainer.plan.num_prompts / world.size) * config.num_responses_per_prompt

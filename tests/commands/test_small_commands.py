@@ -13,7 +13,7 @@ from rlhf_dialog.commands.doctor import main as doctor
 from rlhf_dialog.commands.schema import KINDS
 from rlhf_dialog.commands.schema import main as schema
 from rlhf_dialog.commands.write_dialogues import main as write_dialogues
-from rlhf_dialog.distributed import machine
+from rlhf_dialog.distributed import memory
 from tests.parts.processes import environment
 
 
@@ -39,7 +39,7 @@ def on(monkeypatch, capsys):
     """What the command says on a machine with this free and total memory."""
 
     def said(free, total, gpu=False):
-        monkeypatch.setattr(machine, "host_memory", lambda: (free, total))
+        monkeypatch.setattr(memory, "host_memory", lambda: (free, total))
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: int(gpu))
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Some GPU")

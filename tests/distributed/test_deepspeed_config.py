@@ -9,14 +9,13 @@ import pytest
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import load_config, replace_keys
 from rlhf_dialog.distributed.deepspeed_config import (
+    FrozenSettings,
     asks_deepspeed,
     engine_document,
     engine_settings,
     frozen_settings,
     read_engine_file,
 )
-from rlhf_dialog.distributed.world import World
-from rlhf_dialog.distributed.zero_checkpoint import refuse_another_partitioning
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import build_reward
 from tests.parts.processes import ROOT
@@ -51,8 +50,8 @@ def test_comments_and_auto(settings):
 @pytest.mark.parametrize("path", sorted((ROOT / "ds_configs").glob("*.json")), ids=lambda path: path.name)
 def test_shipped_files_mean_what_their_names_say(path):
     if path.name == "eval_ds_config.json":
-        frozen = frozen_settings(config(args={"use_deepspeed": True, "ref_ds_config": path.name}), "ref_ds_config")
-        assert (frozen.stage, frozen.offload) == (0, True)
+        asks = {"use_deepspeed": True, "ref_ds_config": path.name}
+        assert frozen_settings(config(args=asks), "ref_ds_config") == FrozenSettings(0, True)
         return
     found = engine_settings(config(deepspeed_config=path.name))
     stages = {"ds_config.json": 2, "zero1.json": 1, "zero3.json": 3, "zero3_offload.json": 3}
@@ -111,8 +110,7 @@ def test_where_a_file_is_looked_for(tmp_path, monkeypatch):
         ("[1]", {}, ("mine.json", "object")),
         ({"zero_optimization": 2}, {}, ("zero_optimization",)),
         ({"zero_optimization": {"stage": 4}}, {}, ("stage", "4")),
-        ({"zero_optimization": {"stage": True}}, {}, ("stage", "True")),
-        ({}, {}, ("stage", "0", "use_deepspeed")),
+        ({"zero_optimization": {"stage": 0}}, {}, ("stage", "0", "use_deepspeed")),
         ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, {}, ("offload_param", "stage 3")),
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, {}, ("offload_param", "nvme")),
         ({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, {"use_fp16": True}, ("fp16", "bf16")),
@@ -127,33 +125,30 @@ def test_what_cannot_be_is_refused(settings, document, keys, words):
 def test_keys_and_blocks(settings):
     found = engine_settings(config())
     assert (found.stage, found.precision, found.offload_optimizer) == (2, "fp32", False)
+    for open_ in ({}, {"zero_optimization": {"stage": "auto"}}):
+        assert settings(open_).document == {"zero_optimization": {"stage": 2}}
     found = settings({"zero_optimization": {"stage": 3}}, use_offload=True, use_fp16=True)
     assert (found.offload_optimizer, found.offload_param, found.precision) == (True, True, "fp16")
     found = settings({"zero_optimization": {"stage": 2}, "fp16": {"enabled": False, "loss_scale_window": 100}})
     assert found.precision == "fp32"
     found = settings({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, use_amp=False)
     assert found.document["bf16"] == {"check_grad_overflow": True, "enabled": True}
+    assert not settings({"zero_optimization": {"stage": 2}}, use_offload=True).offload_param
 
 
-@pytest.mark.parametrize(("world_size", "rows"), [(1, 16), (2, 2), (3, 1)])
-def test_sizes_are_counted_in_responses_and_what_has_no_effect_is_told(settings, world_size, rows, caplog):
+@pytest.mark.parametrize(("world_size", "rows", "sizes"), [(1, 16, (8, 8, 1)), (2, 2, (8, 2, 2)), (3, 1, (9, 1, 3))])
+def test_sizes_are_counted_in_responses_and_what_has_no_effect_is_told(settings, world_size, rows, sizes, caplog):
+    """32 responses are 8 a minibatch: of two processes 4 each, of three 11 responses, of which 3 a minibatch."""
     caplog.set_level(logging.INFO)
-    keys = config(per_device_microbatch_size=rows, num_mini_batch=4)  # 32 responses, 8 a minibatch
-    file = {
-        "train_batch_size": 160,
-        "zero_optimization": {"stage": 1},
-        "optimizer": {"type": "Adam"},
-        "scheduler": {"type": "WarmupLR"},
-    }
-    found = settings(file | {"gradient_clipping": 1.0}, num_mini_batch=4)
-    document = engine_document(keys, found, batch_plan(keys, world_size), world_size)
-    micro, rounds = document["train_micro_batch_size_per_gpu"], document["gradient_accumulation_steps"]
-    assert document["train_batch_size"] == micro * rounds * world_size
-    assert micro <= rows
-    assert micro * rounds * world_size >= 8
-    assert document["gradient_clipping"] == 10.0
-    assert not {"optimizer", "scheduler"} & set(document)
-    assert all(word in caplog.text for word in ("optimizer", "scheduler", "gradient_clipping 1.0 -> 10.0", "160 -> "))
+    keys = config(per_device_microbatch_size=rows, num_mini_batch=4, precision="fp32")
+    optimizer = {"optimizer": {"type": "Adam"}, "scheduler": {"type": "WarmupLR"}}
+    file = {"train_batch_size": 160, "gradient_clipping": 1.0, "bf16": {"enabled": True}}
+    document = engine_document(keys, settings(file | optimizer), batch_plan(keys, world_size), world_size)
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+    assert tuple(document[name] for name in names) == (*sizes, 10.0)
+    assert not {*optimizer} & set(document)
+    told = ("optimizer", "scheduler", "gradient_clipping 1.0 -> 10.0", "160 -> ", "precision fp32 is not used")
+    assert all(word in caplog.text for word in told)
 
 
 FROZEN = ("ref_ds_config", "intent_ds_config")
@@ -168,7 +163,7 @@ def in_composites(args: dict) -> dict:
 
 
 @pytest.mark.parametrize("key", FROZEN)
-@pytest.mark.parametrize("zero", [None, {}, {"stage": 3}, {"stage": 0, "offload_param": {"device": "cpu"}}])
+@pytest.mark.parametrize("zero", [None, {"stage": 3}, {"offload_param": {"device": "cpu"}}])
 def test_frozen_models_are_where_the_key_or_a_reward_says(tmp_path, key, zero):
     """`None`: a reward that wants DeepSpeed and names no file, which is `default`."""
     (tmp_path / "mine.json").write_text(json.dumps({"zero_optimization": zero, "train_batch_size": 32}))
@@ -184,12 +179,11 @@ def test_frozen_models_are_where_the_key_or_a_reward_says(tmp_path, key, zero):
     assert (frozen_settings(made, key), asks_deepspeed(made)) == (None, False)
 
 
-@pytest.mark.parametrize("key", FROZEN)
-def test_frozen_models_that_cannot_be_are_refused(tmp_path, key):
-    for stage in (1, 2, "two"):
-        (tmp_path / "mine.json").write_text(json.dumps({"zero_optimization": {"stage": stage}}))
-        with pytest.raises(UserError, match=f"{key}: .*stage is {stage!r}"):
-            frozen_settings(config(tmp_path, **{key: "mine.json"}), key)
+def test_frozen_models_that_cannot_be_are_refused(tmp_path):
+    key = "intent_ds_config"
+    (tmp_path / "mine.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
+    with pytest.raises(UserError, match=f"{key}: .*stage is 2"):
+        frozen_settings(config(tmp_path, **{key: "mine.json"}), key)
     reward = in_composites({"use_deepspeed": True, key: "gone.json"})
     with pytest.raises(UserError, match=re.escape(f"reward_class.args.parts.1.args.parts.1.args.{key}: 'gone.json'")):
         frozen_settings(config(tmp_path, reward_class=reward), key)
@@ -202,16 +196,17 @@ def test_the_reference_is_partitioned_as_the_policy_is(tmp_path):
     (tmp_path / "zero3.json").write_text(
         json.dumps({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})
     )
-    keys = {"deepspeed_config": "zero3.json", "reward_class": {"id": "LengthMatch"}}
-    found = frozen_settings(config(tmp_path, **keys), "ref_ds_config")
-    assert (found.stage, found.offload) == (3, False)
-    assert frozen_settings(config(tmp_path, **keys, use_offload=True), "ref_ds_config").offload
-    assert frozen_settings(config(tmp_path, **keys), "intent_ds_config") is None
-    assert frozen_settings(config(tmp_path, **keys | {"deepspeed_config": None}), "ref_ds_config") is None  # stage 2
-    assert frozen_settings(config(tmp_path, **keys, use_deepspeed=False), "ref_ds_config") is None
     (tmp_path / "whole.json").write_text('{"zero_optimization": {"stage": 0}}')
-    asked = frozen_settings(config(tmp_path, **keys, ref_ds_config="whole.json"), "ref_ds_config")
-    assert (asked.stage, asked.offload) == (0, False)
+    keys = {"deepspeed_config": "zero3.json", "reward_class": {"id": "LengthMatch"}}
+    for key, more, expected in (
+        ("ref_ds_config", {}, FrozenSettings(3, False)),
+        ("ref_ds_config", {"use_offload": True}, FrozenSettings(3, True)),
+        ("ref_ds_config", {"ref_ds_config": "whole.json"}, FrozenSettings(0, False)),
+        ("ref_ds_config", {"deepspeed_config": None}, None),  # stage 2
+        ("ref_ds_config", {"use_deepspeed": False}, None),
+        ("intent_ds_config", {}, None),
+    ):
+        assert frozen_settings(config(tmp_path, **keys | more), key) == expected, more
 
 
 def test_a_reference_that_is_the_policy_is_not_placed_apart(tmp_path):
@@ -228,10 +223,3 @@ def test_a_reference_that_is_the_policy_is_not_placed_apart(tmp_path):
         assert asks_deepspeed(other)
     inside = config(tmp_path, {"use_deepspeed": True}, use_deepspeed=False, use_lora=True)
     assert frozen_settings(inside, "intent_ds_config").offload  # the models of the reward are others
-
-
-def test_a_checkpoint_of_another_sharing_is_refused(tmp_path):
-    zero = {"policy": {"stage": 2, "world_size": 4, "precision": "bf16", "scaler": {}}}
-    refuse_another_partitioning(tmp_path, {}, {}, World())
-    with pytest.raises(UserError, match="ZeRO stage 2 in bf16 on 4 processes, but this run has no ZeRO"):
-        refuse_another_partitioning(tmp_path, {"zero": zero}, {}, World())

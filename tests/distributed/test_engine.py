@@ -1,5 +1,6 @@
 """`use_amp` in both 16-bit types: what is computed, the scale of fp16's losses, and what counts as a skipped step."""
 
+import json
 import logging
 import math
 
@@ -13,7 +14,6 @@ from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.policy import teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
-from rlhf_dialog.runs.training_state import load_training, save_training
 from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts.saved_models import CPU, EPISODES, save
 from tests.parts.tiny import gpt2
@@ -40,7 +40,7 @@ def modules_of(trainer):
     return {name: engine.module for name, engine in trainer.engines.items()}
 
 
-@pytest.mark.parametrize(("amp", "share"), [("auto", True), ("bf16", False), ("fp16", False)])
+@pytest.mark.parametrize(("amp", "share"), [("auto", True), ("fp16", False)])
 def test_a_run_in_16_bit(path, amp, share):
     """The ratio and the KL of the start are checked in each; ids stay ids, results and weights are float32."""
     trainer = build(path, amp, use_share_model=share)
@@ -59,26 +59,25 @@ def test_a_run_in_16_bit(path, amp, share):
     assert trainer.rollout.logprobs.dtype == torch.float32
 
 
+def norm_of(gradients) -> float:
+    return torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients if g is not None])).item()
+
+
 def test_gradients_are_unscaled_before_they_are_clipped(path):
     """The norm that is told and clipped to is that of the true gradient, whatever the scale."""
     found = {}
     for amp in ("fp16", "bf16"):
-        models = load_models(settings(model_path=path, use_amp=True, amp_dtype=amp), CPU)
-        module = models.policy
+        module = load_models(settings(model_path=path, use_amp=True, amp_dtype=amp), CPU).policy
         engine = Engine(module, torch.optim.AdamW(module.parameters()), World(), fp16=amp == "fp16")
         engine.backward(teacher_forced(module, TokenBatch(*EPISODES), 1.0).logprobs.sum() / 100)
         scale = engine.scaler.get_scale() if engine.scaler else 1
-        raw = torch.linalg.vector_norm(
-            torch.stack([p.grad.norm() for p in engine.trained.values() if p.grad is not None])
-        )
-        norm = engine.grad_norm().item()
-        engine.clip(0.01, norm)
-        clipped = torch.linalg.vector_norm(
-            torch.stack([p.grad.norm() for p in engine.trained.values() if p.grad is not None])
-        )
-        assert raw.item() / scale == pytest.approx(norm, rel=1e-4)
-        assert clipped.item() == pytest.approx(0.01, rel=1e-3)
-        found[amp] = norm
+        raw = norm_of(p.grad for p in engine.trained.values())
+        found[amp] = engine.grad_norm().item()
+        assert raw / scale == pytest.approx(found[amp], rel=1e-4)
+        engine.clip(2 * found[amp], found[amp])
+        assert norm_of(p.grad for p in engine.trained.values()) == pytest.approx(found[amp], rel=1e-4)
+        engine.clip(0.01, found[amp])
+        assert norm_of(p.grad for p in engine.trained.values()) == pytest.approx(0.01, rel=1e-3)
     assert found["fp16"] == pytest.approx(found["bf16"], rel=0.05)
     assert found["fp16"] > 0.02
 
@@ -127,25 +126,14 @@ def test_a_loss_that_is_not_finite_counts_at_once(path, monkeypatch):
     assert trainer.update.overflows == 0
 
 
-@pytest.mark.slow
-def test_resume_is_exact_with_the_scale(path, tmp_path):
-    def start():
-        trainer = build(path, use_share_model=False)
-        too_large(trainer, 2.0**18)
-        return trainer
-
-    whole = start()
-    expected = [numbers_of(whole.step()) for _ in range(3)]
-    first = start()
-    assert numbers_of(first.step()) == expected[0]
-    save_training(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
-    again = build(path, use_share_model=False)
-    state = load_training(tmp_path, modules_of(again), again.optimizers, World())
-    again.load_state_dict(state)
-    assert again.state_dict() == first.state_dict()
-    assert [numbers_of(again.step()) for _ in range(2)] == expected[1:]
-    assert set(state["scalers"]) == set(again.engines)
-    assert again.state_dict() == whole.state_dict()
+def test_the_scales_are_part_of_a_checkpoint(path):
+    first, second = build(path, use_share_model=False), build(path, use_share_model=False)
+    too_large(first, 2.0**18)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert {name: engine.scaler.get_scale() for name, engine in second.engines.items()} == {
+        "policy": 2.0**18,
+        "critic": 2.0**18,
+    }
 
 
 def test_where_there_is_no_such_autocast(path, monkeypatch):

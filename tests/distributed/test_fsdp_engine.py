@@ -86,8 +86,10 @@ def fsdp_rank(world: World, rollout, rows, keys) -> dict:
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("keys", [{}, {"kl_in": "loss", "kl_coef": 0.5}])
-@pytest.mark.parametrize("classes", ["LlamaDecoderLayer", "LlamaDecoderLayer,Linear"])
+@pytest.mark.parametrize(
+    ("classes", "keys"),
+    [("LlamaDecoderLayer", {"kl_in": "loss", "kl_coef": 0.5}), ("LlamaDecoderLayer,Linear", {})],
+)
 def test_ranks_may_need_different_numbers_of_chunks_of_logits(monkeypatch, classes, keys):
     """Six responses and one, four positions at a time, with a head that is gathered with the root or, as `Linear`, alone."""
     monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 4 * 300)

@@ -21,51 +21,55 @@ def test_one_seed_seeds_all_three_generators():
     random_states.seed_everything(5)
     first = draws()
     random_states.seed_everything(6)
-    second = draws()
-    random_states.seed_everything(5)
-    assert draws() == first
-    assert all(a != b for a, b in zip(first, second, strict=True))
+    assert all(a != b for a, b in zip(first, draws(), strict=True))
     random.seed(5)
     np.random.seed(5)
     torch.manual_seed(5)
     assert draws() == first
 
 
-def seeded(world: World) -> list[float]:
-    random_states.seed_rank(3, world)
-    drawn = [torch.rand(()).item(), float(np.random.rand())]
-    random_states.seed_rank(3, world, 7)
-    return [*drawn, torch.rand(()).item()]
-
-
 def test_each_rank_draws_its_own_numbers_and_rank_0_those_of_one_process():
+    found = []
+    for path in ((), (7,)):
+        for rank in range(3):
+            random_states.seed_rank(3, World(rank, 3), *path)
+            found.append(draws()[:3])
+    assert len({number for one in found for number in one}) == 18
     random_states.seed_everything(3)
-    alone = [torch.rand(()).item(), float(np.random.rand())]
-    found = [seeded(World(rank, 3)) for rank in range(3)]
-    assert found[0][:2] == alone
-    assert len({number for one in found for number in one}) == 9
+    assert draws()[:3] == found[0]
     random_states.seed_everything(4)
-    assert torch.rand(()).item() not in found[1]  # seed + rank would repeat the runs of other seeds
+    assert draws()[:3] not in found  # seed + rank would repeat the runs of other seeds
 
 
-def test_random_states_are_kept_even_when_the_block_fails():
-    def draw() -> tuple:
-        return random.random(), np.random.standard_normal(), torch.rand(2).tolist()
+def draw_seed_and_fail() -> None:
+    draws()
+    random_states.seed_everything(9)
+    raise KeyError
 
-    random.seed(1), np.random.seed(2), torch.manual_seed(3)
-    draw()
-    expected = [draw() for _ in range(2)]
-    random.seed(1), np.random.seed(2), torch.manual_seed(3)
-    draw()
 
-    def fail() -> None:
-        draw()
-        torch.manual_seed(9)
-        raise KeyError
+def test_random_states_are_kept_even_when_the_block_fails(cuda_generators):
+    here, generators = cuda_generators(2, own=1), []
+    for is_kept in (False, True):
+        random_states.seed_everything(1)
+        np.random.standard_normal()  # of two, of which one waits for the next call
+        generators.append(here.states[1].clone())
+        if is_kept:
+            with pytest.raises(KeyError), random_states_kept():
+                draw_seed_and_fail()
+        generators.append((*draws(), np.random.standard_normal()))
+    assert generators[1] == generators[3]
+    assert torch.equal(here.states[1], generators[0])
 
-    with pytest.raises(KeyError), random_states_kept():
-        fail()
-    assert [draw() for _ in range(2)] == expected
+
+def test_the_states_of_ranks_are_those_of_one_file():
+    ranks = [
+        ({"torch": torch.tensor([rank]), "cuda.0": torch.tensor([10 + rank])}, {"python": rank}) for rank in (0, 1, 2)
+    ]
+    generators, state = random_states.merged_states(ranks)
+    assert random_states.merged_states(ranks[:1]) == (ranks[0][0], {"random": {"python": 0}})
+    assert {"torch", "cuda.0", "rank2.torch", "rank2.cuda.0"} <= set(generators)
+    for rank, expected in enumerate(ranks):
+        assert random_states.select_rank_states(rank, generators, state) == expected
 
 
 class Generators:
@@ -115,18 +119,6 @@ def test_a_process_keeps_the_generator_of_its_own_device_only(cuda_generators):
     assert torch.equal(here.states[0], there.states[3])
 
 
-def test_a_checkpoint_with_the_generators_of_eight_devices_is_read_on_a_machine_with_one(cuda_generators):
-    """Earlier versions stored all devices of a single process, which computed on the first of them."""
-    _, python = random_states.random_states()
-    old = {"torch": torch.get_rng_state()} | {f"cuda.{i}": torch.full((16,), 40 + i).byte() for i in range(8)}
-    for count in (0, 1, 2):
-        here = cuda_generators(count)
-        before = [state.clone() for state in here.states]
-        random_states.restore_random_states(old, python)
-        assert [state.tolist() for state in here.states[:1]] == [[40] * 16] * min(count, 1)
-        assert all(map(torch.equal, here.states[1:], before[1:]))
-
-
 def test_a_gpu_that_the_checkpoint_does_not_know_gets_numbers_of_its_own(cuda_generators):
     """The checkpoint of a CPU goes on on a GPU: not with the numbers of the run's first iteration."""
     found = []
@@ -141,15 +133,6 @@ def test_a_gpu_that_the_checkpoint_does_not_know_gets_numbers_of_its_own(cuda_ge
         found += here.seeds
     assert found[0] != found[1] == found[2]
     assert 0 not in found
-
-
-def test_random_states_are_kept_with_that_of_the_device(cuda_generators):
-    here = cuda_generators(2, own=1)
-    before = here.states[1].clone()
-    with random_states_kept():
-        random_states.seed_everything(5)
-        assert here.states[1][0] == 5
-    assert torch.equal(here.states[1], before)
 
 
 def test_adapters_leave_no_seed_on_a_gpu(cuda_generators):

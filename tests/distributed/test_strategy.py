@@ -105,22 +105,11 @@ def test_what_the_launcher_decides_is_set_and_told_once(launched, caplog, answer
     assert (made, caplog.text) == (config(**keys, **decided), before)
 
 
-@pytest.mark.parametrize(
-    ("answers", "settings"),
-    [
-        ({}, FsdpSettings("accelerate launch")),
-        (
-            {"fsdp_transformer_layer_cls_to_wrap": "GPT2Block,LlamaDecoderLayer"},
-            FsdpSettings("accelerate launch", ("GPT2Block", "LlamaDecoderLayer")),
-        ),
-        (
-            {"fsdp_reshard_after_forward": False, "fsdp_offload_params": True},
-            FsdpSettings("accelerate launch", (), False, True),
-        ),
-    ],
-)
-def test_the_settings_of_fsdp2(launched, answers, settings):
-    assert fsdp_settings(launched(fsdp(**answers))) == settings
+def test_the_settings_of_fsdp2(launched):
+    assert fsdp_settings(launched(FSDP)) == FsdpSettings("accelerate launch")
+    answers = {"fsdp_transformer_layer_cls_to_wrap": "GPT2Block,LlamaDecoderLayer", "fsdp_offload_params": True}
+    settings = fsdp_settings(launched(fsdp(**answers, fsdp_reshard_after_forward=False)))
+    assert settings == FsdpSettings("accelerate launch", ("GPT2Block", "LlamaDecoderLayer"), False, True)
 
 
 FILE = {"deepspeed_config": {"deepspeed_config_file": "mine.json"}}
@@ -157,16 +146,18 @@ def test_the_engine_is_that_of_the_yaml_else_of_accelerates_file_else_of_its_ans
         ({"distributed_type": "MEGATRON_LM"}, {}, ("Megatron-LM", "not supported")),
         (DDP | {"mixed_precision": "bf16"}, {"precision": "fp32"}, ("mixed_precision: bf16", "precision fp32")),
         (ONE | {"mixed_precision": "no", "use_cpu": True}, {"device": "cuda"}, ("use_cpu: true", "device: cuda")),
-        (ZERO, {"use_lora": True}, ("use_lora", "not supported with use_deepspeed")),
+        (ZERO, {"use_lora": True}, ("accelerate", "use_lora", "not supported with use_deepspeed")),
         (ZERO, {"use_fsdp": True}, ("FSDP2 and DeepSpeed",)),
         (FSDP, {"model_class": {"id": "mine"}}, ("model_class", "use_fsdp")),
+        (zero(zero_stage="two"), {}, ("stage", "two")),
+        (zero(offload_optimizer_device="nvme"), {}, ("offload_optimizer", "nvme")),
+        (zero(offload_param_device="cpu"), {}, ("offload_param", "stage 3")),
     ],
 )
 def test_what_a_run_cannot_do_is_refused_by_name(launched, answers, keys, words):
     with pytest.raises(UserError) as caught:
-        launched(answers, **keys)
+        engine_settings(launched(answers, **keys))
     assert all(word in str(caught.value) for word in words)
-    assert "\n" not in str(caught.value)
 
 
 def test_answers_about_a_strategy_that_nobody_asked_for_do_not_count(launched, monkeypatch):
@@ -181,27 +172,16 @@ def test_answers_about_a_strategy_that_nobody_asked_for_do_not_count(launched, m
     monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", "gone.json")
     with pytest.raises(UserError, match=r"gone\.json"):
         engine_settings(made)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp8")
+    with pytest.raises(UserError, match=r"mixed_precision: fp8 is not supported"):
+        settle(made)
 
 
-@pytest.mark.parametrize(
-    ("answers", "words"),
-    [
-        ({"zero_stage": "two"}, ("stage", "two")),
-        ({"offload_optimizer_device": "nvme"}, ("offload_optimizer", "nvme")),
-        ({"offload_param_device": "cpu"}, ("offload_param", "stage 3")),
-    ],
-)
-def test_an_engine_that_accelerate_was_asked_for_and_that_cannot_be(launched, answers, words):
-    with pytest.raises(UserError) as caught:
-        engine_settings(launched(zero(**answers)))
-    assert all(word in str(caught.value) for word in words)
-
-
-@pytest.mark.parametrize("key", ["ref_ds_config", "intent_ds_config"])
-def test_frozen_models_are_not_partitioned_beside_fsdp2(launched, tmp_path, key):
+def test_frozen_models_are_not_partitioned_beside_fsdp2(launched, tmp_path):
     (tmp_path / "whole.json").write_text('{"zero_optimization": {"stage": 0}}')
     (tmp_path / "parts.json").write_text('{"zero_optimization": {"stage": 3}}')
+    key = "ref_ds_config"
     assert frozen_settings(launched(FSDP, **{key: "whole.json"}), key).stage == 0
     for name in ("parts.json", "default"):
-        with pytest.raises(UserError, match=f"{key}: .*not supported with FSDP2; use stage 0 without offload"):
+        with pytest.raises(UserError, match=f"{key}: .*not supported with FSDP2"):
             frozen_settings(launched(FSDP, **{key: name}), key)

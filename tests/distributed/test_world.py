@@ -11,8 +11,6 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.training import ppo
 from tests.parts.ranks import in_ranks
 
-SIZES = ([[3, 0, 5], [1]], [[4, 1], [2, 3], []])  # response tokens of each episode, by rank
-
 
 def episodes(lengths: list[list[int]], seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
     """Numbers (B, T) and their mask for each rank; every rank has a width of its own, garbage where the mask is False."""
@@ -43,7 +41,9 @@ def statistics(world: World, values: list, returns: list) -> dict:
     }
 
 
-def check_statistics(lengths: list[list[int]]) -> None:
+def test_statistics_of_two_ranks_are_those_of_all_their_tokens():
+    """Expected values by numpy on the concatenation. The quick test of several ranks that always runs."""
+    lengths = [[3, 0, 5], [1]]  # response tokens of each episode, by rank
     values, returns = episodes(lengths), episodes(lengths, seed=1)
     found = in_ranks(len(lengths), statistics, values, returns)
     x, y = flat(values), flat(returns)
@@ -54,16 +54,6 @@ def check_statistics(lengths: list[list[int]]) -> None:
         assert one["mean"] == pytest.approx(x.mean(), abs=1e-12)
         assert one["explained"] == pytest.approx(1 - (y - x).var() / y.var(), abs=1e-10)
         assert one["norm"] == pytest.approx((mean, math.sqrt(max(square - mean**2, 1e-2))), abs=1e-9)
-
-
-def test_statistics_of_two_ranks_are_those_of_all_their_tokens():
-    """Expected values by numpy on the concatenation. The quick test of several ranks that always runs."""
-    check_statistics(SIZES[0])
-
-
-@pytest.mark.multiprocess
-def test_statistics_of_three_ranks_of_which_one_has_none():
-    check_statistics(SIZES[1])
 
 
 def test_a_world_of_one():
@@ -92,21 +82,13 @@ def exchange(world: World) -> tuple:
     total = world.sum(x)
     first = world.on_main(lambda: f"from {world.rank}")
     told = world.broadcast({"rank": world.rank})
-    return (
-        total.tolist(),
-        total.requires_grad,
-        x.tolist(),
-        world.gather("abc"[world.rank]),
-        first,
-        told,
-        world.device.type,
-    )
+    return total.tolist(), total.requires_grad, x.tolist(), world.gather("abc"[world.rank]), first, told
 
 
 @pytest.mark.multiprocess
 def test_what_ranks_say_to_each_other():
     for rank, found in enumerate(in_ranks(3, exchange)):
-        expected = ([6.0, 30.0], False, [rank + 1.0, 10.0], ["a", "b", "c"], "from 0", {"rank": 0}, "cpu")
+        expected = ([6.0, 30.0], False, [rank + 1.0, 10.0], ["a", "b", "c"], "from 0", {"rank": 0})
         assert found == expected
 
 

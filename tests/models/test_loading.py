@@ -7,41 +7,27 @@ import torch
 from tokenizers import AddedToken, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
-from transformers import (
-    AutoModelForSequenceClassification,
-    BertConfig,
-    BertForMaskedLM,
-)
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
 from rlhf_dialog.models.masks import last_token, position_ids_of
-from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.packing import ATTENTION
-from rlhf_dialog.models.policy import (
-    Policy,
-    packs,
-    supported_options,
-    teacher_forced,
-)
+from rlhf_dialog.models.policy import Policy, packs, supported_options, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.models.weights import load_module, save_module
 from tests.parts.masks import masks_of
 from tests.parts.poisoned import edit
+from tests.parts.saved_models import CPU, EPISODES
 from tests.parts.scalars import save_scalar
 from tests.parts.tiny import byte_tokenizer, gpt2, llama
 from tests.parts.token_batches import critic_values
 
-CPU = torch.device("cpu")
-PROMPT, MASK = torch.tensor([[256, 5, 6, 7], [8, 9, 10, 11]]), torch.tensor([[False, True, True, True], [True] * 4])
-RESPONSE, WHOLE = torch.tensor([[20, 21, 22], [23, 24, 257]]), torch.ones(2, 3, dtype=torch.bool)
-INPUTS = (PROMPT, MASK, RESPONSE, WHOLE)
 
-
-def save(folder, lm=None, tokenizer=None, **options):
+def save(folder, lm=None, tokenizer=None):
     """A model folder; returns its path as text."""
-    (lm or gpt2(initializer_range=0.3)).save_pretrained(folder, **options)
+    (lm or gpt2(initializer_range=0.3)).save_pretrained(folder)
     if tokenizer is not False:
         (tokenizer or byte_tokenizer()).save_pretrained(folder)
     return str(folder)
@@ -80,9 +66,9 @@ def test_loaded_models(tmp_path, share):
     assert all(p.requires_grad for p in models.policy.parameters())
     assert not any(p.requires_grad for p in models.ref_policy.parameters())
     assert {p.dtype for p in models.policy.parameters()} == {torch.float32}
-    ours, theirs = (teacher_forced(m, TokenBatch(*INPUTS), 1.0) for m in (models.policy, models.ref_policy))
+    ours, theirs = (teacher_forced(m, TokenBatch(*EPISODES), 1.0) for m in (models.policy, models.ref_policy))
     assert torch.equal(ours.logprobs, theirs.logprobs)
-    values = ours.values if share else critic_values(models.critic, TokenBatch(*INPUTS))
+    values = ours.values if share else critic_values(models.critic, TokenBatch(*EPISODES))
     assert values.tolist() == [[0, 0, 0], [0, 0, 0]]
     if models.critic is not None:
         assert not any(module.training for module in models.critic.modules())
@@ -102,9 +88,8 @@ def test_the_key_packing_reaches_every_model(tmp_path, packing):
         assert lm.config._attn_implementation == (ATTENTION if packing else "sdpa")
 
 
-@pytest.mark.parametrize(("estimator", "share"), [("rloo", True), ("reinforce_pp", False)])
-def test_only_gae_has_a_critic(tmp_path, estimator, share):
-    models = load_models(settings(save(tmp_path), use_share_model=share, advantage_estimator=estimator), CPU)
+def test_only_gae_has_a_critic(tmp_path):
+    models = load_models(settings(save(tmp_path), use_share_model=False, advantage_estimator="reinforce_pp"), CPU)
     assert models.critic is None
     assert models.policy.value_head is None
 
@@ -118,13 +103,6 @@ def test_another_reference(tmp_path):
     other = save(tmp_path / "big", gpt2(vocab_size=300))
     with pytest.raises(UserError, match=r"ref_model: .*another vocabulary size"):
         load_models(settings(path, ref_model=other), CPU)
-
-
-def renamed(tokenizer):
-    """The same tokenizer with the bytes' ids in reverse order."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet(), reverse=True)
-    tokenizer.backend_tokenizer.model = BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[])
-    return tokenizer
 
 
 def swapped(tokenizer, first, second):
@@ -144,7 +122,6 @@ def with_another_end():
 @pytest.mark.parametrize(
     "own",
     [
-        lambda: renamed(byte_tokenizer()),
         lambda: swapped(byte_tokenizer(), "Ã", "Ð"),  # bytes of é and of я
         lambda: swapped(byte_tokenizer(), "Q", "7"),
         with_another_end,
@@ -171,34 +148,29 @@ def test_dropout_is_off(tmp_path):
     lm = gpt2(resid_pdrop=0.9, embd_pdrop=0.9, attn_pdrop=0.9)
     models = load_models(settings(save(tmp_path, lm), use_share_model=False), CPU)
     for model in (models.policy, models.ref_policy):
-        first, second = (teacher_forced(model, TokenBatch(*INPUTS), 1.0).logprobs for _ in range(2))
+        first, second = (teacher_forced(model, TokenBatch(*EPISODES), 1.0).logprobs for _ in range(2))
         assert torch.equal(first, second)
     torch.nn.init.normal_(models.critic.value_head.weight)
-    first, second = (critic_values(models.critic, TokenBatch(*INPUTS)) for _ in range(2))
+    first, second = (critic_values(models.critic, TokenBatch(*EPISODES)) for _ in range(2))
     assert torch.equal(first, second)
     assert models.policy.lm.config.resid_pdrop == 0.9  # it would drop in train mode
     models.policy.train()
-    first, second = (teacher_forced(models.policy, TokenBatch(*INPUTS), 1.0).logprobs for _ in range(2))
+    first, second = (teacher_forced(models.policy, TokenBatch(*EPISODES), 1.0).logprobs for _ in range(2))
     assert not torch.equal(first, second)
 
 
 def test_autocast_gives_float32_from_bfloat16():
     lm = gpt2(initializer_range=0.3).eval()
     exact, rough = Policy(lm, True), Policy(lm, True, use_amp=True)
-    assert rough.logits(rough.features(TokenBatch(*INPUTS).pack())[0]).dtype == torch.bfloat16
-    for x, y in zip(
-        exact(TokenBatch(*INPUTS).pack(), 1.0)[:2], rough(TokenBatch(*INPUTS).pack(), 1.0)[:2], strict=True
-    ):
+    assert rough.logits(rough.features(TokenBatch(*EPISODES).pack())[0]).dtype == torch.bfloat16
+    for x, y in zip(*(policy(TokenBatch(*EPISODES).pack(), 1.0)[:3] for policy in (exact, rough)), strict=True):
         assert x.dtype == y.dtype == torch.float32
-        assert 0 < (x - y).abs().max() < 0.5
-    assert rough(TokenBatch(*INPUTS).pack(), 1.0)[2].dtype == torch.float32
+        assert (x - y).abs().max() < 0.5
 
 
 def test_tokenizer_larger_than_the_embedding(tmp_path):
-    path = save(tmp_path, gpt2(vocab_size=258))
-    with pytest.raises(UserError, match=r"tokenizer_path.*has 259 tokens, but the model .* for only 258"):
-        load_models(settings(path), CPU)
-    assert num_embeddings(gpt2(vocab_size=258)) == 258
+    with pytest.raises(UserError, match=r"tokenizer_path.*has 259 tokens, but the model .* for 258"):
+        load_models(settings(save(tmp_path, gpt2(vocab_size=258))), CPU)
 
 
 def test_tokenizer_of_another_model(tmp_path):
@@ -207,9 +179,7 @@ def test_tokenizer_of_another_model(tmp_path):
     other.add_tokens([AddedToken("how")])
     big = save(tmp_path / "big", gpt2(vocab_size=300))
     strange = save(tmp_path / "strange", tokenizer=other)
-    with pytest.raises(
-        UserError, match=r"model_path: .* gives other token ids than the run's, .*leave env.args.tokenizer_path out"
-    ):
+    with pytest.raises(UserError, match=r"model_path: .* gives other token ids .*leave env.args.tokenizer_path out"):
         load_models(settings(big, tokenizer_path=strange), CPU)
     same = save(tmp_path / "same")
     assert len(load_models(settings(path, tokenizer_path=same), CPU).tokenizer) == 259
@@ -227,14 +197,6 @@ def test_model_folder_without_a_tokenizer(tmp_path):
     assert len(load_models(settings(bare, tokenizer_path=tokenizer), CPU).tokenizer) == 259
     with pytest.raises(UserError, match=r"tokenizer_path"):
         load_models(settings(bare), CPU)
-
-
-def test_weights_cut_short(tmp_path):
-    path = save(tmp_path)
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1000])
-    with pytest.raises(UserError, match=r"model_path: .*cannot be loaded as a causal LM"):
-        load_models(settings(path), CPU)
 
 
 def test_trained_parameters():
@@ -264,27 +226,29 @@ def test_a_separate_critic_starts_from_a_reward_model(tmp_path):
     assert expected.keys() == found.keys()
     assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
     assert not models.critic.value_head.weight.any()
-    assert critic_values(models.critic, TokenBatch(*INPUTS)).abs().max() == 0
+    assert critic_values(models.critic, TokenBatch(*EPISODES)).abs().max() == 0
     own = load_models(settings(path), CPU)
     assert torch.equal(own.policy.lm.transformer.wte.weight, models.policy.lm.transformer.wte.weight)
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "sizes", "words"),
+    ("change", "sizes", "words"),
     [
-        (byte_tokenizer(), {"n_positions": 64}, "critic_path|reward' has 64 positions"),
-        (None, {"n_positions": 256}, "critic_path: the tokenizer of '.*' gives other token ids"),
+        ("", {"n_positions": 64}, "reward' has 64 positions"),
+        ("", {"n_positions": 256, "vocab_size": 258}, "critic_path: the tokenizer has 259 tokens, .* for 258"),
+        ("7", {"n_positions": 256}, "critic_path: the tokenizer of '.*' gives other token ids"),
     ],
 )
-def test_a_critic_that_does_not_fit_the_policy_is_refused(tmp_path, tokenizer, sizes, words):
-    start = save_scalar(tmp_path / "reward", "gpt2", tokenizer=tokenizer or renamed(byte_tokenizer()), **sizes)
+def test_a_critic_that_does_not_fit_the_policy_is_refused(tmp_path, change, sizes, words):
+    tokenizer = swapped(byte_tokenizer(), "Q", change) if change else byte_tokenizer()
+    start = save_scalar(tmp_path / "reward", "gpt2", tokenizer=tokenizer, **sizes)
     with pytest.raises(UserError, match=words):
         load_models(settings(save(tmp_path / "lm"), critic_path=start), CPU)
 
 
 @pytest.mark.parametrize("keys", [{"use_share_model": True}, {"use_lora": True}, {"advantage_estimator": "rloo"}])
 def test_without_a_separate_critic_a_start_for_it_is_a_mistake(keys):
-    with pytest.raises(UserError, match="critic_path: only a separate critic has a start of its own"):
+    with pytest.raises(UserError, match="critic_path: only a separate critic"):
         settings("unused", critic_path="unused", **keys)
 
 
@@ -301,9 +265,7 @@ def test_weights_that_are_not_numbers_are_refused(tmp_path):
     lm = llama()
     lm.model.norm.weight.data[1] = -math.inf
     lm.save_pretrained(tmp_path)
-    with pytest.raises(
-        UserError, match=r"--agent: the weights in '.*' are damaged: model\.norm\.weight holds NaN or infinity"
-    ):
+    with pytest.raises(UserError, match=r"--agent: the weights in .* damaged: model\.norm\.weight"):
         load_causal_lm(str(tmp_path), "--agent")
 
 

@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.cpu_linear import use_onednn
@@ -24,17 +23,16 @@ from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import teacher_forced
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.models.token_batch import TokenBatch
+from rlhf_dialog.models.weights import load_module
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
-from rlhf_dialog.runs.training_state import load_training, load_weights, save_training
+from rlhf_dialog.runs.training_state import load_weights, save_training
 from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts.chatml import END, PAD
-from tests.parts.ranks import in_ranks
 from tests.parts.saved_models import CPU, EPISODES, MASK, PROMPT, RESPONSE, save
-from tests.parts.steps import distance, one_step
 from tests.parts.tiny import CHATML, chat_tokenizer, gpt2, llama
 from tests.parts.token_batches import critic_values
-from tests.parts.trainers import PROMPTS, Places, collect_next, collect_stored, numbers_of, parameters, settings
+from tests.parts.trainers import PROMPTS, Places, parameters, settings
 
 R, ALPHA = 4, 6.0
 
@@ -61,15 +59,13 @@ def disturb(module, seed=0):
             torch.nn.init.normal_(parameter, std=0.3)
 
 
-def build(path, world=None, double=False, **keys):
+def build(path, **keys):
     """A trainer as PPOAgent builds it."""
     config = config_of(path, **keys)
     models = load_models(config, CPU)
     models.policy.lm.generation_config.eos_token_id = list(range(160, 240))
-    for model in (models.policy, models.critic, models.ref_policy) if double else ():
-        model = model and model.double()
     torch.manual_seed(config.seed)
-    return PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world)
+    return PPOTrainer(config, models, PROMPTS, Places(), VecInfo())
 
 
 def modules_of(trainer):
@@ -155,9 +151,8 @@ def test_gradients_reach_each_adapter_from_its_own_loss_alone(paths):
     assert not [n for n, p in together.policy.lm.named_parameters() if p.grad is not None and "lora" not in n]
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_training_moves_adapters_and_heads_and_nothing_else(paths, share):
-    trainer = build(paths["gpt2"], use_share_model=share, kl_coef=0.1)
+def test_training_moves_adapters_and_heads_and_nothing_else(paths):
+    trainer = build(paths["gpt2"], use_share_model=False, kl_coef=0.1)
     before = {name: parameters(module) for name, module in modules_of(trainer).items()}
     first = trainer.step()
     assert abs(first["objective/kl_initial"]) < 1e-6
@@ -165,7 +160,7 @@ def test_training_moves_adapters_and_heads_and_nothing_else(paths, share):
     for name, module in modules_of(trainer).items():
         own = trainable_parameters(module)
         foreign = {key for key in before[name] if key not in own and "lora" in key}
-        assert bool(foreign) is not share  # the other's adapter moves, by the other's optimizer
+        assert foreign  # the other's adapter moves, by the other's optimizer
         for key, value in parameters(module).items():
             if key not in foreign:
                 assert torch.equal(value, before[name][key]) == (key not in own), key
@@ -187,39 +182,23 @@ def test_the_agent_is_merged_and_the_model_in_training_is_not(paths, kind, tmp_p
     assert not torch.allclose(merged(ids).logits, start(ids).logits, atol=1e-1)
 
 
-def steps(trainer, count):
-    return [numbers_of(trainer.step()) for _ in range(count)]
-
-
-@pytest.mark.slow
-def test_checkpoints_hold_what_is_trained_and_resume_is_exact(paths, tmp_path):
-    expected = steps(build(paths["gpt2"], use_share_model=False), 3)
-    first = build(paths["gpt2"], use_share_model=False)
-    assert steps(first, 1) == expected[:1]
-    save_training(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
-    source = newest_checkpoint(tmp_path)
-    for name, module in modules_of(first).items():
-        assert set(load_file(source / f"{name}.safetensors")) == set(trainable_parameters(module))
-    again = build(paths["gpt2"], use_share_model=False, lr=9.0)
-    torch.manual_seed(999)
-    again.load_state_dict(load_training(tmp_path, modules_of(again), again.optimizers, World()))
-    again.config = again.update.config = first.config
-    assert steps(again, 2) == expected[1:]
-
-
 def test_weights_only_and_what_does_not_fit(paths, tmp_path):
     first, config = build(paths["gpt2"]), config_of(paths["gpt2"])
     disturb(first.models.policy)
     save_training(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
     source = newest_checkpoint(tmp_path)
+    assert set(load_file(source / "policy.safetensors")) == set(trainable_parameters(first.models.policy))
     second = build(paths["gpt2"], use_share_model=False)
     assert load_weights(source, modules_of(second), CPU) == ["critic"]
     ours, theirs = (teacher_forced(t.models.policy, TokenBatch(*EPISODES), 1.0).logprobs for t in (first, second))
     assert torch.equal(ours, theirs)
-    with pytest.raises(UserError, match=r"lora_A.* has shape \(4, 32\) in the file, but \(2, 32\)"):
+    with pytest.raises(UserError, match=r"size mismatch for lm.*lora_A.*\[4, 32\]"):
         load_weights(source, {"policy": load_models(config.model_copy(update={"lora_r": 2}), CPU).policy}, CPU)
+    other = modules_of(build(paths["gpt2"], lora_target_modules=["c_attn"]))
     with pytest.raises(UserError, match="policy differs in lm"):
-        load_weights(source, modules_of(build(paths["gpt2"], lora_target_modules=["c_attn"])), CPU)
+        load_weights(source, other, CPU)
+    with pytest.raises(ValueError, match=r"the adapters differ from those of this run: lm.*mlp"):
+        load_module(other["policy"], source / "policy.safetensors", CPU)
     whole = load_models(settings(model_path=paths["gpt2"]), CPU)
     with pytest.raises(UserError, match="does not fit"):
         load_weights(source, {"policy": whole.policy}, CPU)
@@ -229,29 +208,23 @@ def test_weights_only_and_what_does_not_fit(paths, tmp_path):
 
 
 def test_the_identity_is_that_of_the_base(paths):
-    lm = load_causal_lm(paths["gpt2"], "model_path")
-    expected = identity.model_fingerprint(lm)
     models = load_models(config_of(paths["gpt2"], use_share_model=False), CPU)
+    expected = identity.model_fingerprint(load_causal_lm(paths["gpt2"], "model_path"))
     disturb(models.policy)
-    assert identity.model_fingerprint(models.policy.lm) == identity.model_fingerprint(models.ref_policy.lm) == expected
-    assert {"use_lora", "lora_r", "lora_alpha", "lora_target_modules"} <= set(identity.SHARED_KEYS)
+    assert identity.model_fingerprint(models.policy.lm) == expected
 
 
-@pytest.mark.slow
-def test_adapters_start_from_the_seed_and_draw_nothing_else(paths):
+def test_adapters_start_from_the_seed_and_draw_nothing_else():
     drawn, found = [], []
-    for keys in ({"seed": 0}, {"seed": 0}, {"seed": 1}, {"use_lora": False}):
+    for seed in (0, 0, 1):
+        lm = gpt2()
         torch.manual_seed(3)
-        found.append(
-            trainable_parameters(
-                load_models(settings(model_path=paths["gpt2"], **{"use_lora": True, **keys}), CPU).policy
-            )
-        )
+        add_adapters(lm, ["policy", "critic"], R, ALPHA, None, seed)
         drawn.append(torch.rand(()).item())
-    first, second, other, _ = found
+        found.append({name: p for name, p in lm.named_parameters() if "lora_A" in name})
     assert len(set(drawn)) == 1
-    assert all(torch.equal(p, second[name]) for name, p in first.items())
-    assert any(not torch.equal(p, other[name]) for name, p in first.items())
+    assert all(torch.equal(p, found[1][name]) for name, p in found[0].items())
+    assert not any(torch.equal(p, found[2][name]) for name, p in found[0].items())
 
 
 def test_another_reference_is_a_second_model_and_is_told(paths, caplog):
@@ -272,10 +245,8 @@ def test_targets(paths):
     assert len(target_names(lm, ["q_proj", "mlp.up_proj"])) == 4
     assert not [name for name in target_names(lm, None) if "lm_head" in name]
     for wrong in ("lm_head", "proj", "embed_tokens"):
-        with pytest.raises(
-            UserError, match=f"lora_target_modules: '{wrong}' is not a linear layer .* use one of down_proj, gate"
-        ):
-            add_adapters(lm, ["policy"], 2, 2.0, ["q_proj", wrong], 0)
+        with pytest.raises(UserError, match=f"lora_target_modules: '{wrong}' .* use one of down_proj, gate"):
+            target_names(lm, ["q_proj", wrong])
 
 
 def test_not_with_deepspeed():
@@ -285,49 +256,8 @@ def test_not_with_deepspeed():
     assert settings(use_deepspeed=True, amp_dtype="fp16").use_deepspeed
 
 
-def rank_step(world, path, rollout, rows):
-    torch.Tensor.float = torch.Tensor.double
-    return own_step(path, rollout, rows, world)
-
-
-def own_step(path, rollout, rows, world):
-    trainer = build(
-        path, world, True, use_share_model=False, num_mini_batch=1, ppo_epoch=1, lr=0.5, per_device_microbatch_size=2
-    )
-    trainer.starts_from_reference = False
-    for engine in trainer.engines.values():
-        disturb(engine.module)
-        engine.optimizer = torch.optim.SGD(trainable_parameters(engine.module).values(), lr=0.5)
-    if rollout is not None:
-        collect_stored(trainer, rollout, rows[world.rank])
-        found = one_step(trainer)
-        if world.size == 1:
-            return found["gradients"]
-        exchanged = {
-            name: {key for key, _ in e.module.named_parameters() if key not in e.ddp.parameters_to_ignore}
-            for name, e in trainer.engines.items()
-        }
-        return found["gradients"], {
-            name: keys == set(trainer.engines[name].trained) for name, keys in exchanged.items()
-        }
-    return trainer
-
-
-@pytest.mark.multiprocess
-def test_two_ranks_have_the_gradients_of_one(paths, monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    rows = [[0, 1, 2, 3], [4, 5]]
-    first = own_step(paths["gpt2"], None, rows, World())
-    rollout = collect_next(first)
-    expected = own_step(paths["gpt2"], rollout, [list(range(6))], World())
-    assert {key for key in expected if "lora" not in key and "value_head" not in key} == set()
-    for found, only_its_own in in_ranks(2, rank_step, paths["gpt2"], rollout, rows):
-        assert only_its_own == {"policy": True, "critic": True}
-        assert distance(found, expected) < 1e-10
-
-
 @pytest.mark.parametrize("place", ["get_output_embeddings", "get_input_embeddings"])
-def test_an_end_token_that_no_text_has_trained_is_named(place, caplog):
+def test_an_end_token_that_no_text_has_trained_is_named(place, tmp_path, caplog):
     tokenizer, lm = chat_tokenizer(CHATML), llama(vocab_size=270)
     assert tokenizer.convert_tokens_to_ids("<|im_end|>") == END
     warn_of_untrained_end(lm, tokenizer, {END})
@@ -341,13 +271,7 @@ def test_an_end_token_that_no_text_has_trained_is_named(place, caplog):
     warn_of_untrained_end(lm, tokenizer, {END})
     (line,) = caplog.messages
     assert all(word in line for word in ("<|im_end|>", "use_lora", "turn_separator", "<EOU>", "2 other"))
-
-
-def test_load_models_looks_at_the_end_token(tmp_path, caplog):
-    lm = llama(vocab_size=270)
-    with torch.no_grad():
-        lm.get_output_embeddings().weight[[END, 262, 265]] = 0.01
     save(tmp_path / "base", lm)
-    chat_tokenizer(CHATML).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
     load_models(config_of(str(tmp_path / "base")), CPU)
-    assert sum("<|im_end|>" in line for line in caplog.messages) == 1
+    assert len(caplog.messages) == 2

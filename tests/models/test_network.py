@@ -109,9 +109,6 @@ def test_weights_are_saved_under_the_names_of_the_network(tmp_path):
     assert torch.equal(again(ids).logits, lm(ids).logits)
     with pytest.raises(UserError, match=r"--agent: '.*model.safetensors' does not fit the network 'GruPolicy'"):
         network.load_policy(ClassConfig(id="GruPolicy", args={**SIZES, "hidden_size": 10}), str(tmp_path), "--agent")
-    (tmp_path / network.WEIGHTS).unlink()
-    with pytest.raises(UserError, match=r"does not fit the network 'GruPolicy': No such file"):
-        network.load_policy(ClassConfig(id="GruPolicy", args=SIZES), str(tmp_path), "--agent")
 
 
 def test_a_model_of_transformers_takes_the_fast_path(tmp_path):
@@ -132,8 +129,6 @@ class Careless(nn.Module):
         super().__init__()
         self.fault, self.embedding, self.head = fault, nn.Embedding(9, 8), nn.Linear(8, 11 if fault == "small" else 9)
         self.gru = nn.GRU(8, 8, batch_first=True)
-        if fault == "frozen":
-            self.requires_grad_(False)
 
     def forward(self, input_ids, attention_mask, past_key_values=None, use_cache=False):
         if self.fault == "raises":
@@ -160,8 +155,7 @@ class Nameless(nn.Linear):
     ("make", "message"),
     [
         (lambda: 3, "'Faulty' is a int, not a torch.nn.Module"),
-        (lambda: Nameless(2, 2), "forward of 'Faulty' does not take input_ids and attention_mask"),
-        (lambda: Careless("frozen"), "'Faulty' has no parameter to train"),
+        (lambda: Nameless(2, 2), "forward of 'Faulty' .* raised TypeError: .* unexpected keyword argument"),
         (lambda: Careless("raises"), r"forward of 'Faulty' .* raised KeyError: 'weights' at .*test_network.py:\d+"),
         (lambda: Careless("shape"), r"forward of 'Faulty' returns a tensor \(1, 8\) for ids \(1, 3\), not logits"),
         (lambda: Careless("small"), "forward of 'Faulty' .* raised IndexError"),
@@ -179,16 +173,12 @@ def test_what_is_missing_is_said(make, message):
 
 
 def test_a_critic_and_a_value_head_need_their_parts():
-    with pytest.raises(
-        UserError, match=r"critic_class: forward of 'GruPolicy' returns a SimpleNamespace .*not values \(2, 3\)"
-    ):
+    with pytest.raises(UserError, match=r"critic_class: forward of 'GruPolicy' returns a SimpleNamespace"):
         network.new_critic(ClassConfig(id="GruPolicy", args=SIZES), 0, {})
     config = settings(model_class={"id": "Mean", "args": {"size": 61}})
     with pytest.raises(UserError, match=r"model_class: 'Mean' has no get_output_embeddings\(\)"):
         build_trained(config, loaded("Mean", {"size": 61}), {})
-    with pytest.raises(
-        UserError, match=r"--agent: unknown network 'Gone'.* Name the file that registers it: --register"
-    ):
+    with pytest.raises(UserError, match=r"--agent: unknown network 'Gone'.* --register"):
         network.new_policy(ClassConfig(id="Gone"), "--agent")
 
 
@@ -217,36 +207,24 @@ def test_a_critic_values_each_token_before_it_was_written(dims):
     ("keys", "message"),
     [
         ({"model_class": {"id": "Mean"}, "use_lora": True}, "model_class: is not supported with use_lora: true"),
-        (
-            {"critic_class": {"id": "Mean"}, "use_share_model": True},
-            "critic_class: under use_share_model: true there is",
-        ),
-        (
-            {"critic_class": {"id": "Mean"}, "use_share_model": False, "advantage_estimator": "reinforce_pp"},
-            "critic_class: under advantage_estimator: reinforce_pp there is no separate critic",
-        ),
+        ({"use_share_model": True}, "critic_class: under use_share_model: true there is"),
+        ({"advantage_estimator": "reinforce_pp"}, "critic_class: under advantage_estimator: reinforce_pp there is no"),
     ],
 )
 def test_keys_that_contradict_a_network(keys, message):
     with pytest.raises(UserError, match=message):
-        settings(**keys)
+        settings(**{"critic_class": {"id": "Mean"}, "use_share_model": False} | keys)
 
 
 def test_a_trainer_on_a_network_passes_its_checks():
     def new_lm(_):
-        return loaded("GruPolicy", {"vocab_size": 259, "hidden_size": 12})
+        lm = loaded("GruPolicy", {"vocab_size": 259, "hidden_size": 12})
+        lm.generation_config = SimpleNamespace(eos_token_id=None)
+        return lm
 
-    trainer = make_trainer(new_lm=lambda seed: with_ends(new_lm(seed)))
+    trainer = make_trainer(new_lm=new_lm)
     first, second = trainer.step(), trainer.step()
     assert (first["objective/kl"], second["iteration"]) == (pytest.approx(0, abs=1e-6), 2)
-
-
-def with_ends(lm):
-    lm.generation_config = SimpleNamespace(eos_token_id=None)
-    return lm
-
-
-# -- a folder that was found
 
 
 SPEC = {"id": "Mean", "args": {"size": 259}}

@@ -142,17 +142,3 @@ def test_the_base_of_lora_is_not_converted_for_each_token(tmp_path):
     adapters = 2 * 2 * 7
     assert found == dict.fromkeys((1, 2, 9), base + adapters)
     assert {name for name, p in policy.named_parameters() if p.requires_grad} == trained
-
-
-@pytest.mark.parametrize(
-    ("instructions", "onednn", "emulated"), [(True, True, False), (False, True, True), (True, False, True)]
-)
-def test_bf16_is_emulated_without_instructions_or_when_they_are_switched_off(
-    instructions, onednn, emulated, monkeypatch
-):
-    monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: True)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: onednn)
-    assert precision.emulates_bf16(CPU) == emulated
-    assert not precision.emulates_bf16(CUDA)

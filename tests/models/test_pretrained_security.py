@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import BaseReward, ChatAgent, PPOAgent, RewardFactory, UserError, main
 from rlhf_dialog.config import loading
@@ -47,24 +48,13 @@ def test_the_bomb_goes_off_when_nothing_is_done(tmp_path, went_off):
 def test_a_poisoned_weight_file_is_refused_and_not_run(folder, went_off, write, allow):
     (folder / "model.safetensors").unlink()
     write(folder / "pytorch_model.bin", Bomb(went_off))
-    with pytest.raises(UserError) as error:
+    before, wanted = torch.load, "something other than tensors" if allow else "set allow_pickle_weights: true"
+    with pytest.raises(UserError, match=f"model_path: '{folder}'.*{wanted}"):
         load_causal_lm(str(folder), "model_path", allow_pickle_weights=allow)
-    assert not went_off.exists()
-    wanted = "something other than tensors" if allow else "set allow_pickle_weights: true"
-    assert str(error.value).startswith(f"model_path: '{folder}'")
-    assert wanted in str(error.value)
-
-
-@pytest.mark.parametrize("allow", [False, True])
-def test_a_poisoned_classifier_is_refused_and_not_run(tmp_path, went_off, allow):
-    names = {"vocab_size": 259, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
-    BertForSequenceClassification(BertConfig(num_labels=4, intermediate_size=16, **names)).save_pretrained(tmp_path)
-    tiny.byte_tokenizer().save_pretrained(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    archive(tmp_path / "pytorch_model.bin", Bomb(went_off))
     with pytest.raises(UserError, match=r"reward_class\.args\.intent_model"):
-        Intent(str(tmp_path), allow_pickle_weights=allow)
+        Intent(str(folder), allow_pickle_weights=allow)
     assert not went_off.exists()
+    assert torch.load is before
 
 
 def test_honest_pickled_weights_are_read_when_allowed(folder):
@@ -85,9 +75,9 @@ def test_pickles_that_lie_beside_the_weights_are_not_read(folder, went_off):
     assert not went_off.exists()
 
 
-def weight_map(folder: Path, name: str) -> None:
+def index_of(folder: Path, name: str) -> None:
     """Let an index of safetensors name another file for every weight."""
-    weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
@@ -97,16 +87,21 @@ def weight_map(folder: Path, name: str) -> None:
 def test_an_index_of_safetensors_cannot_name_a_pickle(folder, went_off, name):
     for place in (folder, folder.parent):
         archive(place / "weights.bin", Bomb(went_off))
-    weight_map(folder, name.format(parent=folder.parent))
+    index_of(folder, name.format(parent=folder.parent))
     for allow in (False, True):
         with pytest.raises(UserError, match=r"model_path|weights\.bin: leads out of"):
             load_causal_lm(str(folder), "model_path", allow_pickle_weights=allow)
     assert not went_off.exists()
 
 
-def test_an_honest_pickle_behind_an_index_of_safetensors_is_not_read(folder):
-    torch.save(AutoModelForCausalLM.from_pretrained(folder).state_dict(), folder / "weights.bin")
-    weight_map(folder, "weights.bin")
+@pytest.mark.parametrize("by", ["index", "config"])
+def test_an_honest_pickle_that_a_json_file_names_is_not_read(folder, by):
+    name = "adapter_model.bin"  # which transformers lets a config.json name
+    torch.save(load_file(folder / "model.safetensors"), folder / name)
+    if by == "index":
+        index_of(folder, name)
+    else:
+        edit(folder / "config.json", transformers_weights=name)
     with pytest.raises(UserError, match="names a pickled weight file"):
         load_causal_lm(str(folder), "model_path")
 
@@ -126,28 +121,13 @@ def test_no_file_names_one_of_another_folder(folder, file, keys):
         load(str(folder), "model_path")
 
 
-def test_a_config_cannot_name_a_pickle(folder):
-    torch.save(AutoModelForCausalLM.from_pretrained(folder).state_dict(), folder / "adapter_model.bin")
-    edit(folder / "config.json", transformers_weights="adapter_model.bin")
-    with pytest.raises(UserError, match="names a pickled weight file"):
-        load_causal_lm(str(folder), "model_path")
-
-
-@pytest.mark.parametrize("allow", [False, True])
-def test_an_adapter_is_refused_before_its_pickle_is_read(folder, went_off, allow):
+def test_an_adapter_is_refused_before_its_pickle_is_read(folder, went_off):
     archive(folder / "adapter_model.bin", Bomb(went_off))
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/else"}', encoding="utf-8")
-    with pytest.raises(UserError, match="is an adapter"):
-        load_causal_lm(str(folder), "model_path", allow_pickle_weights=allow)
+    for allow in (False, True):
+        with pytest.raises(UserError, match="is an adapter"):
+            load_causal_lm(str(folder), "model_path", allow_pickle_weights=allow)
     assert not went_off.exists()
-
-
-def test_torch_load_is_itself_again_after_loading(folder):
-    before = torch.load
-    load_causal_lm(str(folder), "model_path")
-    with pytest.raises(UserError):
-        load_causal_lm(str(folder / "absent"), "model_path")
-    assert torch.load is before
 
 
 # code of a model folder
@@ -171,10 +151,10 @@ def test_code_of_a_folder_is_not_run_unless_the_configuration_says_so(folder, we
 @pytest.mark.parametrize(
     "values",
     [
-        {"attn_implementation": "someone/kernel"},
         {"_attn_implementation": "paged|someone/kernel@main:forward"},
         {"text_config": {"_attn_implementation_internal": "someone/kernel"}},
         {"layers": [{"attn_implementation": "someone/kernel"}]},
+        {"attn_implementation": {"text": "someone/kernel"}},
     ],
 )
 def test_a_config_cannot_fetch_compiled_code(folder, values):
@@ -193,23 +173,20 @@ def ppo_config(folder: Path, **values) -> Config:
     return Config(model_path=str(folder), **(args | values))
 
 
-@pytest.mark.parametrize("trust", [False, True])
-def test_trusted_code_is_announced_once_with_every_place(folder, tmp_path, caplog, trust):
+def test_trusted_code_is_announced_once_with_every_place(folder, tmp_path, caplog):
     caplog.set_level(logging.WARNING, logger="rlhf_dialog")
     data = {"data_path": str(tiny.write_data(tmp_path / "data")), "tokenizer_path": str(folder)}
-    PPOAgent(ppo_config(folder, env={"args": data}, ref_model=str(folder), trust_remote_code=trust)).build()
-    found = [record.getMessage() for record in caplog.records if "trust_remote_code: true" in record.getMessage()]
-    if not trust:
-        assert found == []
-        return
-    assert len(found) == 1
+    for trust in (False, True):
+        PPOAgent(ppo_config(folder, env={"args": data}, ref_model=str(folder), trust_remote_code=trust)).build()
+        found = [record.getMessage() for record in caplog.records if "trust_remote_code: true" in record.getMessage()]
+        assert len(found) == trust
     assert all(f"{key} '{folder}'" in found[0] for key in ("model_path", "ref_model", "env.args.tokenizer_path"))
 
 
 # names
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil"])
+@pytest.mark.parametrize("name", ["../../evil", ".."])
 def test_a_chat_template_cannot_leave_its_folder(folder, name):
     templates = [{"name": "default", "template": tiny.CHATML}, {"name": name, "template": "x"}]
     edit(folder / "tokenizer_config.json", chat_template=templates)
@@ -236,7 +213,7 @@ def test_links_of_the_hubs_cache_are_read_and_never_written_through(folder, tmp_
 # secrets
 
 
-@pytest.mark.parametrize("key", ["wandb_api_key", "HF_TOKEN", "env.args.password"])
+@pytest.mark.parametrize("key", ["wandb_api_key", "env.args.password"])
 def test_a_secret_in_the_configuration_is_refused_without_being_shown(folder, key):
     raw = {"model_path": str(folder)}
     loading.override(raw, key, MARKER)

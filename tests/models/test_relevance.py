@@ -1,11 +1,9 @@
 """Scores of relevance models: against a slow second implementation, and independent of what is computed beside them."""
 
 import json
-import math
 
 import pytest
 import torch
-from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.errors import UserError
@@ -14,7 +12,6 @@ from tests.parts.relevance_models import BANK, LETTERS, letter_model, save_lette
 
 CONTEXTS = [["a b", "c"], ["d e f"], ["g", "h", "i j", "k l"], ["c"]]
 REPLIES = ["b c", "", "i j"]
-ARCHITECTURES = pytest.mark.parametrize("architecture", ["bag", "convolution"])
 
 
 def by_hand(member, context, reply):
@@ -52,9 +49,8 @@ def test_the_scores_of_a_dual_encoder_by_hand(architecture):
             assert found[m, b].tolist() == pytest.approx(expected, abs=1e-4)
 
 
-@ARCHITECTURES
-def test_a_score_depends_on_its_pair_alone(architecture):
-    model = letter_model(architecture)
+def test_a_score_depends_on_its_pair_alone():
+    model = letter_model("convolution")
     together = model.scores(CONTEXTS, REPLIES, torch.tensor([[0, 1, 2, 3]] * 3))
     alone = [[model.scores([c], [r], torch.zeros(1, 1, dtype=torch.long))[:, 0, 0] for c in CONTEXTS] for r in REPLIES]
     assert torch.allclose(together.permute(1, 2, 0), torch.stack([*map(torch.stack, alone)]), atol=1e-4)
@@ -82,23 +78,12 @@ def test_no_replies_have_no_scores():
     assert letter_model().scores([], [], torch.zeros(0, 5, dtype=torch.long)).shape == (2, 0, 5)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"architecture": "tree"},
-        {"vocab_size": 10**12},
-    ],
-)
-def test_sizes_that_cannot_be_built(wrong):
-    with pytest.raises(ValidationError):
-        RelevanceSizes(**wrong)
-    assert math.isfinite(RelevanceSizes().dropout)
-
-
-@pytest.mark.parametrize("architecture", ["bag", "convolution"])
-def test_a_saved_model_scores_as_before(architecture, tmp_path):
-    path = save_letters(tmp_path, architecture, seed=3)
-    loaded, model = load_relevance(path, "key"), letter_model(architecture, seed=3)
+def test_a_saved_model_scores_as_before(tmp_path):
+    path = save_letters(tmp_path, "bag", seed=3, copied_turns=2)
+    document = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert document.pop("copied_turns") == 2  # models of before this key have two
+    (tmp_path / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    loaded, model = load_relevance(path, "key"), letter_model("bag", seed=3)
     question = [["a b", "c"], ["d"]], ["c a", "e"], torch.tensor([[0, 1], [1, 0]])
     assert torch.equal(loaded.scores(*question), model.scores(*question))
     assert loaded.bank == BANK
@@ -129,9 +114,10 @@ def broken_weights(folder):
     ("damage", "words"),
     [
         (lambda folder: (folder / "config.json").unlink(), "not the folder of a relevance model"),
-        (lambda folder: (folder / "bank.json").unlink(), "bank.json cannot be read"),
-        (lambda folder: (folder / "bank.json").write_text('[["a"], [3]]'), "must be a list of contexts"),
-        (lambda folder: (folder / "bank.json").write_text("[]"), "must be a list of contexts"),
+        (lambda folder: (folder / "bank.json").unlink(), "cannot be loaded as a relevance model .*bank.json"),
+        (lambda folder: (folder / "bank.json").write_text('[["a"], [3]]'), "should be a valid string"),
+        (lambda folder: (folder / "bank.json").write_text("[]"), "should have at least 1 item"),
+        (lambda folder: (folder / "bank.json").write_text('[["a"], []]'), "should have at least 1 item"),
         (lambda folder: edit(folder / "config.json", rlhf_dialog_relevance=99), "format 99"),
         (lambda folder: edit(folder / "config.json", members="many"), "members"),
         (lambda folder: edit(folder / "config.json", hidden_size=16), "cannot be loaded as a relevance model"),
@@ -147,23 +133,6 @@ def test_a_damaged_folder_is_the_users_error(damage, words, tmp_path):
     with pytest.raises(UserError, match=words) as error:
         load_relevance(path, "reward_class.args.model")
     assert str(error.value).startswith("reward_class.args.model: ")
-
-
-def test_a_model_of_before_copied_turns_has_two(tmp_path):
-    path = save_letters(tmp_path, seed=3, copied_turns=2)
-    document = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    assert document.pop("copied_turns") == 2
-    (tmp_path / "config.json").write_text(json.dumps(document), encoding="utf-8")
-    question = [["a b", "c"], ["d"]], ["c a", "e"], torch.tensor([[0, 1], [1, 0]])
-    assert torch.equal(load_relevance(path, "key").scores(*question), letter_model(seed=3).scores(*question))
-
-
-def test_a_config_that_asks_for_more_memory_than_there_is(tmp_path):
-    """4 TB of weights beside a file of some kilobytes: refused by the shapes, and not when the memory is gone."""
-    path = save_letters(tmp_path)
-    edit(tmp_path / "config.json", members=64, hidden_size=16384, context_size=1000)
-    with pytest.raises(UserError, match=r"embedding.weight is \[24, 8\], and by config.json \[24, 16384\]"):
-        load_relevance(path, "reward_class.args.model")
 
 
 def test_other_folders_are_none(tmp_path):

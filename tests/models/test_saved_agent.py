@@ -40,17 +40,9 @@ def test_agent_folder_is_a_plain_causal_lm(tmp_path, make):
     with torch.no_grad():
         assert torch.equal(plain(ids).logits, policy.lm(ids).logits)
     settings = json.loads((tmp_path / "agent/rlhf_dialog.json").read_text())
-    assert settings == {
-        "format_version": 1,
-        "turn_separator": "<EOU>",
-        "context_size": 5,
-        "max_prompt_length": 99,
-        "max_new_tokens": 5,
-        "temperature": 0.6,
-        "top_k": 7,
-        "top_p": 1.0,
-        "precision": "fp32",
-    }
+    sampling = {"max_new_tokens": 5, "temperature": 0.6, "top_k": 7, "top_p": 1.0, "precision": "fp32"}
+    prompt = {"turn_separator": "<EOU>", "context_size": 5, "max_prompt_length": 99}
+    assert settings == {"format_version": 1} | prompt | sampling
     head = tmp_path / "agent/value_head.safetensors"
     assert head.exists() == (make is None)
     if make is None:
@@ -60,10 +52,10 @@ def test_agent_folder_is_a_plain_causal_lm(tmp_path, make):
     assert {path.name for path in tmp_path.iterdir()} == {"agent"}
 
 
-@pytest.mark.parametrize(("keys", "stored"), [({"use_amp": None}, None), ({"use_amp": True}, "bf16")])
-def test_an_agent_draws_in_the_precision_that_its_run_asked_for(tmp_path, keys, stored):
+@pytest.mark.parametrize(("use_amp", "stored"), [(None, None), (True, "bf16")])
+def test_an_agent_draws_in_the_precision_that_its_run_asked_for(tmp_path, use_amp, stored):
     """Auto is not written: the machine decides on which it is loaded."""
-    trainer = make_trainer(**keys)
+    trainer = make_trainer(use_amp=use_amp)
     save_agent(tmp_path / "agent", trainer.models.policy, trainer.models.tokenizer, trainer.config)
     assert json.loads((tmp_path / "agent/rlhf_dialog.json").read_text()).get("precision") == stored
     agent = ChatAgent.load(tmp_path / "agent")

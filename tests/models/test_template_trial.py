@@ -1,11 +1,15 @@
 """A chat template that does not end, or ends the process, is an error; what it raises is left to its users."""
 
 import json
+import os
+import resource
+import signal
+from types import SimpleNamespace
 
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models import template_trial
+from rlhf_dialog.models import pretrained
 from rlhf_dialog.models.loading import read_tokenizer
 from tests.parts import agents, tiny
 
@@ -22,11 +26,11 @@ def write(folder, template):
 
 
 def test_a_template_that_ends_is_tried_once_and_used(folder, monkeypatch):
-    monkeypatch.setattr(template_trial, "TRIED", {})
+    monkeypatch.setattr(pretrained, "TRIED_TEMPLATES", {})
     write(folder, tiny.CHATML)
     for _ in range(2):
         assert read_tokenizer(str(folder), "model_path").chat_template == tiny.CHATML
-    assert template_trial.TRIED == {tiny.CHATML: True}
+    assert pretrained.TRIED_TEMPLATES == {tiny.CHATML: True}
 
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% if %}", "{{ messages[9].content }}"])
@@ -35,16 +39,29 @@ def test_a_template_that_raises_is_no_endless_one(folder, template):
     assert read_tokenizer(str(folder), "model_path").chat_template == template
 
 
+def test_a_template_that_ends_its_process_or_could_run_for_ever_is_refused(monkeypatch):
+    def render(chat, chat_template, **_):
+        if chat_template == "crashes" or resource.getrlimit(resource.RLIMIT_CPU) != (10, 10):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(pretrained, "TRIED_TEMPLATES", {})
+    tokenizer = SimpleNamespace(chat_template="ends", apply_chat_template=render)
+    pretrained.try_template(tokenizer, "there", "model_path")
+    for tokenizer.chat_template in ("crashes", {"default": "ends", "other": "crashes"}):
+        with pytest.raises(UserError, match=r"model_path: 'there': the chat template"):
+            pretrained.try_template(tokenizer, "there", "model_path")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["file", "settings", "second"])
+@pytest.mark.parametrize("where", ["file", "second"])
 def test_a_template_that_never_ends_is_refused(folder, monkeypatch, where):
-    monkeypatch.setattr(template_trial, "SECONDS", 1)
-    monkeypatch.setattr(template_trial, "TRIED", {})
+    monkeypatch.setattr(pretrained, "TEMPLATE_SECONDS", 1)
+    monkeypatch.setattr(pretrained, "TRIED_TEMPLATES", {})
     template = f"{{% if messages | length > 1 %}}{LOOP}{{% endif %}}"
     if where == "file":
         write(folder, template)
     else:
-        names = {"default": tiny.CHATML, "other": template} if where == "second" else {"default": template}
+        names = {"default": tiny.CHATML, "other": template}
         path = folder / "tokenizer_config.json"
         templates = [{"name": name, "template": one} for name, one in names.items()]
         path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": templates}))

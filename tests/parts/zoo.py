@@ -28,7 +28,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rlhf_dialog.models.load_checks import predicted_on_texts, use_packing
+from rlhf_dialog.models.load_checks import SingleRowPredictions, use_packing
 
 VOCABULARY, PAD, END = 61, 0, 1
 IDS = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": None}
@@ -76,5 +76,5 @@ def new_lm(kind: str, seed: int = 0, packing: bool = True, dtype: torch.dtype = 
             nn.init.normal_(p, mean=1.0 if p.dim() == 1 and name.endswith("weight") else 0.0, std=spread)
     lm.eval().to(dtype)
     if packing:
-        use_packing(lm, predicted_on_texts(lm))
+        use_packing(lm, SingleRowPredictions(lm))
     return lm

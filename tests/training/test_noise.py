@@ -18,7 +18,7 @@ from transformers import (
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.load_checks import predicted_on_texts, use_packing
+from rlhf_dialog.models.load_checks import SingleRowPredictions, use_packing
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training import checks, rollout
 from rlhf_dialog.training.update import PPOUpdate
@@ -64,7 +64,7 @@ def deep_lm(kind, seed=0, spread=0.1, layers=12):
             for name, weight in lm.named_parameters():
                 if "norm" in name:  # what the outlier takes from the other channels
                     weight[1:] *= OUTLIER / DEEP["hidden_size"] ** 0.5
-    assert use_packing(lm.eval(), predicted_on_texts(lm))
+    assert use_packing(lm.eval(), SingleRowPredictions(lm))
     return lm
 
 

@@ -30,7 +30,7 @@ def estimate(scene: Scene) -> None:
 
     Without instructions for bfloat16 a run has half of the tokens and of the validation prompts, and there is one seed.
     """
-    from rlhf_dialog.distributed.machine import processor
+    from rlhf_dialog.commands.doctor import processor
 
     dialogues.write(scene)
     use_amp, size = has_bfloat16("avx512_bf16", "amx_bf16"), scene.size
