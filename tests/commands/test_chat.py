@@ -46,6 +46,7 @@ class Scripted:
     def __init__(self):
         self.asked: list[tuple[str, list[str]]] = []
         self.history: list[str] = []
+        self.num_ended = 0
 
     def begin(self):
         self.history = []
@@ -62,7 +63,7 @@ class Scripted:
         return text.replace("<EOU>", "").strip()
 
     def end(self) -> None:
-        pass
+        self.num_ended += 1
 
 
 def talk(lines: list[str]) -> tuple[Scripted, list[str]]:
@@ -96,7 +97,7 @@ def test_a_separator_in_a_message_is_replaced_with_a_notice():
 @pytest.mark.parametrize("word", ["reset", "RESET", " /Reset ", "/reset please"])
 def test_reset_forgets_the_history(word):
     chat_agent, written = talk(["Hello", word, "Again", "quit"])
-    assert chat_agent.asked == [("Hello", []), ("Again", [])]
+    assert (chat_agent.asked, chat_agent.num_ended) == ([("Hello", []), ("Again", [])], 2)
     assert written.count(WELCOME) == 2
 
 

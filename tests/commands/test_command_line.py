@@ -185,6 +185,20 @@ def fill_and_fail(output: Path, failure: BaseException) -> None:
         raise failure
 
 
+def test_a_signal_ends_with_its_code_unless_it_was_ignored():
+    before = {signum: signal.getsignal(signum) for signum in command_line.ENDING}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        command_line.exit_on_sigterm()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        with pytest.raises(SystemExit, match=str(128 + signal.SIGUSR1)):
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
 def test_sigterm_ends_with_143_and_no_half_written_folder(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -16,6 +16,7 @@ from rlhf_dialog.commands.evaluate_options import (
     folders_beside,
     judge_folder,
     load_baseline,
+    place_judge,
     relevance_folders,
     reward_judges,
 )
@@ -28,10 +29,13 @@ from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.evaluation.untrusted import RunConfig
 from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.rewards import Intent
+from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.rewards.scoring import Scorer
 from tests.parts import tiny
 from tests.parts.evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, evaluated, save_plain, save_run
 from tests.parts.relevance_models import save_letters
+from tests.parts.scalars import save_scalar
 from tests.parts.yaml_files import SMALL
 
 RUN = {"score", "length_match", "reference_perplexity"}
@@ -301,6 +305,12 @@ def test_held_out_prompts_are_of_the_split_and_what_they_lack_is_said(data, tmp_
     assert "2 of 2 prompts have no act" in caplog.text
     with pytest.raises(MissingSplit, match="--split test, or"):
         evaluate.held_out_prompts(task, options_with())
+
+
+def test_the_models_of_a_judge_are_in_float32(classifier, tmp_path):
+    judges = Intent(classifier), RewardModel(str(save_scalar(tmp_path / "scalar")))
+    assert [place_judge(judge, "cpu") for judge in judges] == [*judges]
+    assert (judges[0].precision, judges[1].scalar.options.precision) == ("fp32", "fp32")
 
 
 def test_a_baseline_has_lengths_of_its_own_but_the_responses_of_the_agent(runs, tmp_path):

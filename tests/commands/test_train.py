@@ -34,6 +34,14 @@ def test_show_prompts_prints_them_and_loads_and_writes_nothing(run, tmp_path, mo
     assert capsys.readouterr().out == ""
 
 
+def test_a_smoke_test_trains_nothing_else(run, monkeypatch, caplog):
+    tried = []
+    monkeypatch.setattr("rlhf_dialog.runs.smoke.smoke", tried.append)
+    monkeypatch.setattr("rlhf_dialog.runs.agent.PPOAgent.train", lambda _: pytest.fail("it trains"))
+    assert run("--smoke") == 0
+    assert [str(agent.run_folder) for agent in tried] == ["run_results/ppo"]
+
+
 def test_a_mistake_that_every_process_makes_is_told_by_rank_0_and_by_another_only_when_rank_0_is_silent(
     run, tmp_path, monkeypatch, capsys
 ):

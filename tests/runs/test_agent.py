@@ -11,6 +11,7 @@ from rlhf_dialog import ChatAgent, Config, PPOAgent, RewardFactory, UserError
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import SignalExit
+from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.length import LengthMatch
 from rlhf_dialog.runs import agent as agent_module
 from rlhf_dialog.runs import smoke as smoke_module
@@ -131,7 +132,8 @@ def test_a_tokenizer_of_another_model_is_refused(refused, tmp_path):
 def test_what_is_cheap_is_done_before_models_are_loaded_under_the_lock(run, monkeypatch):
     names = ["settle_separator", "seed_rank", "batch_plan", "check_placement", "warn_of_memory", "build_reward"]
     names += ["read_source", "lock_folder", "load_models", "keep_with_room", "settle_sizes", "report_size"]
-    calls = []
+    calls, moved = [], []
+    monkeypatch.setattr(BaseReward, "move_to", lambda self, device: moved.append(device) or self)
     for name in names:
         real = getattr(agent_module, name)
         monkeypatch.setattr(agent_module, name, lambda *a, name=name, real=real: calls.append(name) or real(*a))
@@ -140,6 +142,7 @@ def test_what_is_cheap_is_done_before_models_are_loaded_under_the_lock(run, monk
         agent.build(stack)
         assert (RUN / ".lock").exists()
     assert calls == names
+    assert {*moved} == {"cpu"}
 
 
 def test_the_services_of_a_run_in_the_order_of_an_iteration(tmp_path):
@@ -192,6 +195,8 @@ def test_resume_auto_takes_the_weights_of_another_run_only_to_begin_with(run, ca
 def test_the_smoke_test_has_two_prompts_with_every_estimator(name, number):
     small = two_prompts(trainer_settings(advantage_estimator=name, rollout_batch_size=40), "folder", 1)
     assert (small.num_responses_per_prompt, small.rollout_batch_size) == (number, 2 * number)
+    of_ranks = two_prompts(trainer_settings(advantage_estimator=name, rollout_batch_size=40), "folder", 5)
+    assert of_ranks.rollout_batch_size == 5 * number
 
 
 def test_the_smoke_test_trains_once_in_a_folder_that_goes_and_lets_the_agent_reply(tmp_path, monkeypatch):

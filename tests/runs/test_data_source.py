@@ -15,7 +15,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played
 from rlhf_dialog.models.generation import Responder, Sampling, StopRule
-from rlhf_dialog.rewards import NoReward
+from rlhf_dialog.rewards import Meteor, NoReward
 from rlhf_dialog.runs.data_source import DialogueValidation, build_simulated, play_dialogues, read_source, spoken
 from tests.parts.ppo_runs import rows, same, settings, without_clocks
 from tests.parts.rollouts import world as models_of
@@ -128,6 +128,16 @@ def test_training_and_validation_have_other_dialogues():
     training, validation = read_source(config(), NoReward())
     assert training.seed_of(0) != validation.source.seed_of(0)
     assert validation.source.limits.max_turns == 1000
+
+
+def test_validation_prompts_have_what_the_reward_needs(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"prompt": "Hi .", "reference": "Ho ."}\n')
+    (tmp_path / "validation.jsonl").write_text('{"prompt": "Hi ."}\n')
+    keys = {"env": {"args": {"data_path": str(tmp_path)}}, "reward_class": {"id": "Meteor"}, "environment": None}
+    with pytest.raises(UserError, match=r"validation split \(eval_interval\)"):
+        read_source(config(**keys), Meteor(meteor_wordnet="off"))
+    training, validation = read_source(config(**keys, eval_interval=0), Meteor(meteor_wordnet="off"))
+    assert (len(training), validation) == (1, None)
 
 
 def test_the_score_of_an_evaluation_is_all_that_is_paid():

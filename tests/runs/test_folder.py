@@ -12,6 +12,7 @@ from rlhf_dialog.atomic_files import disk_errors_as_user_errors
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import lock
 from rlhf_dialog.runs.folder import (
+    Start,
     check_folder,
     check_metrics,
     clear,
@@ -87,6 +88,15 @@ def test_a_run_has_begun_where_it_left_a_file(tmp_path, name):
     assert not has_begun(tmp_path)
     (tmp_path / name).write_text("x")
     assert has_begun(tmp_path) == (name not in ("notes.txt", ".lock"))
+
+
+def test_only_a_run_that_goes_on_has_a_checkpoint_to_continue_from(tmp_path):
+    (tmp_path / "checkpoints/iter_000002").mkdir(parents=True)
+    assert Start(resume=True).prepare(tmp_path) == tmp_path / "checkpoints/iter_000002"
+    assert Start().prepare(tmp_path) is None
+    (tmp_path / "more").touch()
+    assert Start(overwrite=True).prepare(tmp_path, extra_files=("more",)) is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_repair_sweeps_what_kills_left_and_nothing_else(tmp_path):

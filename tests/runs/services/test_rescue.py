@@ -10,7 +10,7 @@ from rlhf_dialog import UserError, VecInfo, VecInfoFactory
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.rewards.base import RewardError
-from rlhf_dialog.runs.services.base import Service
+from rlhf_dialog.runs.services.base import Service, end_iteration
 from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
 from tests.parts.ppo_runs import rows, same, weights, without_clocks
 from tests.parts.trainers import settings
@@ -174,6 +174,33 @@ def test_a_full_gpu_ends_the_run_with_three_keys_that_help_and_the_way_back(tmp_
         assert what.startswith("the GPU has no memory left")
         assert (rest.count(";"), rest.endswith(f". {way}")) == (2, True)
         (tmp_path / "checkpoints/iter_000002").mkdir(parents=True, exist_ok=True)
+
+
+class Noting(Service):
+    def __init__(self, name, wanted, calls):
+        self.name, self.wanted, self.calls = name, wanted, calls
+
+    def wants(self, run):
+        return self.wanted
+
+    def iteration_ended(self, run, saved):
+        self.calls.append((self.name, saved))
+
+
+@pytest.mark.parametrize(
+    ("done", "due", "wanted", "saved"),
+    [
+        (False, False, set(), []),
+        (True, False, set(), [False]),
+        (False, True, set(), [False]),
+        (False, False, {"save", "best"}, [True]),
+    ],
+)
+def test_an_iteration_is_saved_before_the_last_service_is_told_first(done, due, wanted, saved):
+    calls = []
+    services = [Noting("a", wanted, calls), Noting("b", set(), calls)]
+    end_iteration(SimpleNamespace(done=done), services, due, calls.append)
+    assert calls == [*saved, ("b", bool(saved)), ("a", bool(saved))]
 
 
 # -- whole runs

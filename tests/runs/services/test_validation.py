@@ -1,5 +1,6 @@
 """Evaluation during training: prompts, the best iteration, and what is refused before training."""
 
+import math
 import time
 from dataclasses import asdict, replace
 
@@ -64,6 +65,18 @@ def test_the_score_of_an_evaluation_is_less_the_truncation_penalty():
         validation = ValidationService(Config(**keys, truncation_penalty=penalty), [Dialogue(["Hi ."])] * 4, Seven())
         found = validation.measure([replies], 3)
         assert (found["score"], found["seven"]) == (score, 7.0)
+
+
+def test_the_best_is_the_first_of_the_highest_and_is_kept_for_the_same_metric_and_prompts():
+    first = ValidationService(settings(eval_interval=3), PROMPTS[:2], Drawn())
+    for iteration, value in ((3, 1.0), (6, math.nan), (9, 1.0), (12, 0.5)):
+        first.compare(value, iteration)
+    assert asdict(first.best) == {"metric": "score", "num_prompts": 2, "value": 1.0, "iteration": 3}
+    assert [first.due(*one) for one in ((3, False), (4, False), (4, True))] == [True, False, True]
+    for keys, count, is_kept in (({}, 2, True), ({"eval_metric": "drawn"}, 2, False), ({}, 1, False)):
+        other = ValidationService(settings(eval_interval=3, **keys), PROMPTS[:count], Drawn())
+        other.load_state_dict(first.state_dict())
+        assert (other.best is not None) == is_kept
 
 
 class Drawn(BaseReward):
