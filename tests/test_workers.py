@@ -75,6 +75,14 @@ def test_an_end_is_noticed_and_described(worker, how, said):
     worker.kill()  # what has ended stays so
 
 
+def test_files_of_the_working_directory_are_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "multiprocessing.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+    started = Worker(Calls, runs_script=False)
+    assert started.receive() is None
+    started.kill()
+
+
 SCRIPT = """
 import os, sys
 from rlhf_dialog.workers import Worker

@@ -46,12 +46,12 @@ class Gain:
 def recent_gain(rows: Sequence[Row], num_responses_per_prompt: int = 1) -> Gain | None:
     """The mean of `objective/gain` over those of the last 10 iterations in which it is known; every reply counts alike.
 
-    If it is unknown in all of them: the score of these iterations less that of the first. The first iteration itself is left
-    out, since it comes before the first step. `rows` may begin with any iterations, but have the one before the last 10. None
-    when there is no later iteration, or when the rows have no standard errors.
+    If it is unknown in all of them: the score of these iterations less that of the first. The first row is left out: iteration
+    1 comes before the first step. `rows` may begin with any iterations, but have the one before the last 10. None when there
+    is no later iteration, or when the rows have no standard errors.
     """
     pairs = [(row, row["episodes"] - before["episodes"]) for before, row in pairwise(rows)]
-    recent = [(row, replies) for row, replies in pairs if row["iteration"] > 1 and replies > 0][-NUM_ITERATIONS:]
+    recent = [(row, replies) for row, replies in pairs if replies > 0][-NUM_ITERATIONS:]
     if known := _with_errors(recent, "objective/gain"):
         mean, error, degrees = _weighted_mean(known, "objective/gain", num_responses_per_prompt)
         return Gain(mean, t_quantile(degrees) * error, sum(replies for _, replies in known), "the reference")

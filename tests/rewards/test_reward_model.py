@@ -319,6 +319,6 @@ def test_an_output_that_is_not_finite_is_not_clipped_into_a_score(folders, monke
         Scorer(reward).score(DIALOGUES)
     for combine in ("min", "uncertainty"):
         both = RewardModel(members=folders[:2], combine=combine)
-        for member, output in zip(both.members, (math.inf, -math.inf), strict=True):
+        for member, output in zip(both.members, (0.5, -math.inf), strict=True):
             monkeypatch.setattr(member.scalar, "outputs", lambda dialogues, output=output: [output] * len(dialogues))
         assert all(map(math.isnan, both(DIALOGUES)))

@@ -168,7 +168,7 @@ def test_parts_without_a_device_are_computed_beside_and_the_scores_are_the_same(
 def test_with_a_limit_on_its_time_nothing_is_computed_beside():
     text = Threaded("text")
     scores = Scorer(text, timeout_s=60).begin(DIALOGUES)
-    assert not text.threads
+    assert not wait_for(lambda: text.threads, 0.2)
     assert scores().total == [7.0, 0.0, 11.0]
 
 
