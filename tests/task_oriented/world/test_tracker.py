@@ -30,6 +30,8 @@ def test_hypotheses_of_one_value_are_added():
     belief = tracker().update([], [(both, 0.5), (INFORM, 0.3), (NULL, 0.2)])
     assert belief.slots["tea"] == pytest.approx({"green": 0.8})
     assert belief.slots["area"] == pytest.approx({"north": 0.5})
+    too_much = [(INFORM, 0.8), ([Act("inform", "tea", "black")], 0.4)]
+    assert tracker().update([], too_much).slots["tea"] == pytest.approx({"green": 2 / 3, "black": 1 / 3})
 
 
 def test_yes_to_a_question_is_its_value_and_no_changes_nothing():

@@ -98,6 +98,7 @@ def test_what_a_person_may_type(text, acts):
 )
 def test_several_things_in_a_turn(text, acts):
     assert format_acts(user_words(DOMAINS[1]).read(text)) == acts
+    assert format_acts(user_words(ODD).read("fish & chips please")) == "inform(food=fish & chips)"
 
 
 def test_the_sentences_vary_with_the_stream():
