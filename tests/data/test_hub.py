@@ -56,7 +56,8 @@ def test_what_can_only_be_a_place_on_this_machine(tmp_path, monkeypatch):
         assert hub.is_local(path), path
     with pytest.raises(UserError, match="model_path: no such folder: 'runs/a'"):
         hub.check_folder("runs/a", "model_path")
-    hub.check_folder("gpt2", "model_path")
+    for path in ("gpt2", "someone/model"):
+        hub.check_folder(path, "model_path")
     for path in ("distilgpt2", "someone/model", "daily_dialog"):
         assert not hub.is_local(path), path
 

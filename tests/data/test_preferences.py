@@ -67,6 +67,7 @@ def test_no_prompt_is_on_both_sides_of_the_split(tmp_path):
     assert not {pair.prompt for pair in training} & {pair.prompt for pair in held}
     assert split_by_prompt(pairs, 0.1, seed=3) == (training, held)
     assert any(split_by_prompt(pairs, 0.1, seed=seed)[1] != held for seed in (4, 5, 6))
+    assert [len(some) for some in split_by_prompt(pairs[:2], 0.9, 0)] == [1, 1]
     with pytest.raises(UserError, match="2 pairs have 1 prompt"):
         split_by_prompt([pairs[0]] * 2, 0.5, 0)
 
@@ -87,6 +88,12 @@ def test_texts_without_a_prompt_share_one_by_their_beginning(tmp_path):
     ]
     pairs = load_pairs(write_pairs(tmp_path / "b.jsonl", rows), "train")
     assert pairs[0].prompt == pairs[1].prompt == "Human: Is it far from here ?"
+
+
+def test_a_short_prompt_is_not_cut_off_replies_that_begin_with_it(tmp_path):
+    row = {"prompt": "No", "chosen": "Not far .", "rejected": "No ."}
+    (pair,) = load_pairs(write_pairs(tmp_path / "a.jsonl", [row]), "train")
+    assert (pair.chosen.response, pair.rejected.response) == ("Not far .", "No .")
 
 
 def test_white_space_and_messages_do_not_make_another_prompt(tmp_path):

@@ -134,8 +134,9 @@ def test_rows_whose_system_message_leaves_too_few_tokens_are_left_out_and_counte
     assert keep_with_room(prompt_encoder(byte_tokenizer(), "<EOU>", 47), prompts) == prompts
     with pytest.raises(UserError, match=r"max_prompt_length: 2 of 2 rows have a system message .* 47 would do"):
         keep_with_room(encoder, prompts[1:3])
-    with pytest.raises(UserError, match="system_prompt: takes 12 of the 12 tokens of max_prompt_length"):
-        prompt_encoder(byte_tokenizer(), "<EOU>", 12, "abcdefghij")
+    with pytest.raises(UserError, match="system_prompt: takes 12 of the 15 tokens of max_prompt_length"):
+        prompt_encoder(byte_tokenizer(), "<EOU>", 15, "abcdefghij")
+    assert prompt_encoder(byte_tokenizer(), "<EOU>", 16, "abcdefghij").count_room("abcdefghij") == len("Hello")
     keep_with_room(prompt_encoder(chat_tokenizer(), "chat_template", 200), prompts[2:])
     keep_with_room(prompt_encoder(chat_tokenizer(), "chat_template", 200, "Key ."), prompts[2:])
     of_the_row = "system message: that of the row in 1 rows, "

@@ -55,6 +55,7 @@ def test_a_users_own_environment_needs_no_base_class():
         (Answering(step=("", float("nan"), True, False, {})), "the reward nan; return a finite number"),
         (Answering(step=("", 2e6, True, False, {})), "the reward 2000000.0; return a finite number from -1e6 to 1e6"),
         (Answering(step=("", True, True, False, {"success": "no"})), "the success 'no'; return success in"),
+        (Answering(step=("", 1.0, False, True, {"success": 1})), "the success 1; return success in"),
         (Answering(step=("cut \ud83d", 1.0, True, False, {})), r"returned 'cut \\ud83d'; return texts without half"),
         (Answering(opening=("cut \ud83d", {})), r"reset returned 'cut \\ud83d'; return texts"),
         (Answering(opening=("Hi .", {"prompt": Dialogue(["cut \ud83d"])})), r"reset returned 'cut \\ud83d'; return"),

@@ -70,6 +70,7 @@ def test_a_link_is_refused_because_it_may_be_of_any_file(folder, tmp_path):
     ],
 )
 def test_a_folder_that_lacks_a_part_is_refused_with_its_name(missing, says, folder):
+    (folder / "value_head.safetensors").touch()
     assert check_model(folder, "--agent")
     (folder / missing).unlink()
     with pytest.raises(UserError, match=f"--agent: .*{re.escape(says)}"):

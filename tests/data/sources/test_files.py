@@ -19,6 +19,7 @@ from tests.parts.data_files import (
     folder_of_zips,
     load,
     load_folder,
+    parquet_bytes,
     rows_of,
     write_split,
     zipped,
@@ -69,6 +70,7 @@ def test_what_wins_where_a_split_is_there_in_several_forms(tmp_path):
     folder = write_data(folder_of_zips(tmp_path), count=2)
     assert len(load_records(str(folder), "train")) == 2  # the original layout, before its zips
     assert load_folder(tmp_path / "a", {"data/train.csv": "prompt\nb\n", "train.jsonl": TALK}) == AB  # further up
+    assert load_folder(tmp_path / "b", {"data/train/0000.parquet": parquet_bytes([{"dialog": ["a", "b"]}])}) == AB
 
 
 def test_what_may_not_be_read(tmp_path, monkeypatch):

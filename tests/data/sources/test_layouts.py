@@ -86,6 +86,9 @@ def test_each_reply_of_a_tree_stands_once_behind_its_ancestors(tmp_path, encode)
 
 
 def test_what_has_no_beginning_in_a_tree_is_left_out_and_counted(tmp_path, caplog):
+    greeting = [("r", None, "assistant", "Hello ."), ("s", "r", "prompter", "Hi ?"), ("t", "s", "assistant", "Yes .")]
+    assert asked(tmp_path, tree_rows(greeting)) == [(None, ["Hello .", "Hi ?"], ["Yes ."])]
+    assert not caplog.messages
     lost = [("x", "gone", "assistant", "Lost ."), ("y", "z", "assistant", "In"), ("z", "y", "assistant", "circles .")]
     alone = ("w", None, "assistant", "First .")
     assert len(asked(tmp_path, tree_rows([*TREE, *lost, alone]))) == 3
@@ -137,6 +140,19 @@ def test_calls_of_tools_are_messages_for_a_template(tmp_path, row):
     (call,), (answer,) = first.reference.messages, second.prompt_turns[2].messages
     assert (call["role"], call["tool_calls"]) == ("assistant", [CALL])
     assert (answer, second.reference) == ({"role": "tool", "content": "yes"}, "Yes .")
+
+
+def test_nulls_with_which_parquet_fills_calls_are_no_arguments(tmp_path):
+    other = {"type": "function", "function": {"name": "clock", "arguments": {"zone": None, "hours": [{"from": 1}]}}}
+    rows = [
+        {"messages": [user("?"), {"role": "assistant", "tool_calls": [call]}, *ANSWERS], "tools": [call["function"]]}
+        for call in (CALL, other)
+    ]
+    (tmp_path / "a.parquet").write_bytes(parquet_bytes(rows))
+    prompts = PromptRules(50, turn_separator="chat_template").load(str(tmp_path / "a.parquet"), "train")
+    calls = [prompts[number].reference.messages[0]["tool_calls"] for number in (0, 2)]
+    assert calls == [[CALL], [{**other, "function": {"name": "clock", "arguments": {"hours": [{"from": 1}]}}}]]
+    assert prompts[0].system.tools == [CALL["function"]]
 
 
 # -- bad rows

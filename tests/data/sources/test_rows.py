@@ -99,11 +99,12 @@ def test_roles_and_system_messages_are_kept_with_their_places(tmp_path):
 TALK = row(("user", "a"), ("assistant", "b"))
 WITH_TOOLS = [
     row(("user", "a"), ("tool", "{}"), ("assistant", "b")),
+    row(("tool", "{}"), ("user", "a"), ("assistant", "b")),
     {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [{"id": 1}]}]},
 ]
 
 
-@pytest.mark.parametrize("row", WITH_TOOLS, ids=["answer", "call"])
+@pytest.mark.parametrize("row", WITH_TOOLS, ids=["answer", "beginning", "call"])
 def test_rows_with_tool_messages_are_left_out_and_counted_in_one_line(tmp_path, caplog, row):
     assert len(load(tmp_path, "a.jsonl", jsonl_bytes([TALK, row, TALK, row]))) == 2
     (line,) = [line for line in caplog.messages if "tool messages" in line]

@@ -178,6 +178,10 @@ def test_a_template_that_was_not_learned_is_put_away(tmp_path):
         template = AutoTokenizer.from_pretrained(tmp_path / separator).chat_template
         assert (template == tiny.CHATML) == (separator == "chat_template")
         assert own_template(template) == stage.tokenizer.chat_template == tiny.CHATML
+    stage.tokenizer, stage.folder = tiny.byte_tokenizer(), tmp_path / "without"
+    stage.encoder = prompt_encoder(stage.tokenizer, "|", 20)
+    stage.save()
+    assert AutoTokenizer.from_pretrained(stage.folder).chat_template is None
 
 
 def test_prompts_of_the_data_that_lose_part_of_their_newest_turn_are_counted(tmp_path, caplog):
