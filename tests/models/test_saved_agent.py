@@ -85,10 +85,10 @@ def save_chat_agent(folder, **settings):
 
 
 def test_plain_transformers_samples_as_the_agent(tmp_path):
-    settings = {"temperature": 0.5, "top_k": 0, "top_p": 0.9, "max_new_tokens": 7, "stop_token_ids": [65]}
+    settings = {"temperature": 0.5, "top_k": 5, "top_p": 0.9, "max_new_tokens": 7, "stop_token_ids": [65]}
     save_agent(tmp_path / "agent", Policy(gpt2()).eval(), byte_tokenizer(), AgentSettings(**settings))
     stored = json.loads((tmp_path / "agent/generation_config.json").read_text())
-    del settings["stop_token_ids"]
+    assert read_settings(tmp_path / "agent").stop_token_ids == settings.pop("stop_token_ids")
     expected = settings | {"do_sample": True, "eos_token_id": [65, 257, 258]}  # its own, and the separator's
     assert {name: stored[name] for name in expected} == expected
     assert "stop_strings" not in stored
@@ -101,7 +101,7 @@ def test_other_programs_have_temperature_and_top_p_of_the_chat(tmp_path, chat_te
     save_chat_agent(tmp_path / "agent", temperature=0.8, chat_temperature=chat_temperature, chat_top_p=0.6)
     stored = json.loads((tmp_path / "agent/generation_config.json").read_text())
     assert (stored["do_sample"], stored["temperature"]) == sampling
-    assert stored["top_p"] == 0.6
+    assert (stored["top_p"], stored["top_k"]) == (0.6, 0)
     assert stored["eos_token_id"] == [257, 260], "its own, and that of the template"
 
 

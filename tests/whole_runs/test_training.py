@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from rlhf_dialog import ChatAgent, RewardFactory, load_config
+from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, load_config
 from rlhf_dialog.training.update import PPOUpdate
 from tests.parts import tiny
 from tests.parts.full_gpu import MESSAGE, fill_gpu
-from tests.parts.ppo_runs import BROKEN_LINE, planned, rows, same, tree, weights, without_clocks
+from tests.parts.ppo_runs import BROKEN_LINE, planned, rows, same, settings, tree, weights, without_clocks
 
 FILES = ("config.yaml", "local_names.json", "metrics.jsonl", "ledger.jsonl", "report.html")
 STANDARD = {
@@ -98,6 +98,20 @@ def test_each_estimator_and_other_options_run(run, tmp_path, words):
     assert (found[0]["ppo/value_loss"] is None) == ("--advantage_estimator" in words)
     assert ("objective/kl_full" in found[0]) == ("--top_" in words)
     assert found[0]["objective/kl_coef"] == (0.3 if "kl_coef: 0.3" in words else 0.2)
+
+
+def test_the_seed_decides_the_run(run, tmp_path):
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert run("--max_iterations", "1", "--experiment_name", name, "--seed", seed) == 0
+    first, again, other = (without_clocks(tmp_path / "run_results" / name) for name in "abc")
+    assert first == again != other
+
+
+def test_arguments_of_train_replace_keys(world, tmp_path):
+    keys = {**settings(world), "run_dir": str(tmp_path), "experiment_name": "short", "total_time_steps": 10**6}
+    del keys["max_iterations"]
+    PPOAgent.from_config(keys).train(total_time_steps=1)
+    assert len(rows(tmp_path / "short")) == 1
 
 
 @pytest.mark.slow
@@ -216,12 +230,10 @@ def test_evaluation_does_not_disturb_the_training(run, tmp_path):
     moody = ["--reward_class", "{id: Moody}"]
     assert run(*moody, "--experiment_name", "without") == 0
     assert run(*moody, "--experiment_name", "with", "--eval_interval", "1", "--eval_episodes", "5") == 0
-    assert run(*moody, "--experiment_name", "another", "--seed", "2") == 0
     runs = tmp_path / "run_results"
     assert all("eval/score" in row for row in rows(runs / "with"))
     assert without_evaluation(runs / "with") == without_clocks(runs / "without")
     assert same(weights(runs / "with" / "agent"), weights(runs / "without" / "agent"))
-    assert without_clocks(runs / "another") != without_clocks(runs / "without")
 
 
 @pytest.mark.slow
