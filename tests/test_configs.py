@@ -83,7 +83,7 @@ def test_the_stages_of_the_quickstart_read_what_the_others_write():
     kinds = ("sft", "intent", "preference")
     sft, intent, preference = (load(ROOT / f"configs/{kind}_quickstart.yaml") for kind in kinds)
     ppo, score = (load_config(ROOT / f"configs/quickstart{suffix}.yaml") for suffix in ("", "_score"))
-    written = {str(stage.output) for stage in quickstart.STAGES}
+    written = {str(stage.output) for stages in quickstart.ROUNDS for stage in stages}
     assert ppo.model_path == sft.output == preference.model_path  # type: ignore[attr-defined]
     assert sft.data_path == intent.data_path  # type: ignore[attr-defined]
     assert {ppo.env.args.data_path, sft.data_path, str(Path(preference.data_path).parent)} <= written  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def test_the_stages_of_the_quickstart_read_what_the_others_write():
 
 
 def test_the_quickstarts_stages_name_files_that_ship():
-    for stage in quickstart.STAGES:
+    for stage in (stage for stages in quickstart.ROUNDS for stage in stages):
         module, package, command = stage.command.split()[:3]
         assert (module, package) == ("-m", "rlhf_dialog")
         assert command in COMMANDS

@@ -1,6 +1,5 @@
 """One request over HTTP: what is sent, by which way, and which broken answers may be asked for again."""
 
-import json
 import socket
 import time
 from urllib.parse import urlsplit
@@ -13,8 +12,8 @@ from tests.parts.servers import no_proxy, serving  # noqa: F401
 pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
-def client(url, headers=None, seconds=60, size=1000, check=None):
-    return Client(urlsplit(url), headers or {}, seconds, size, check)
+def client(url, headers=None, seconds=60, size=1000):
+    return Client(urlsplit(url), headers or {}, seconds, size)
 
 
 def ask(server, **limits):
@@ -129,24 +128,3 @@ def test_a_server_that_is_not_there(url, said):
         with pytest.raises(RequestFailed, match=rf"cannot be reached \({said}") as caught:
             client(url.format(port=unused.getsockname()[1])).ask("GET", "/")
     assert caught.value.again
-
-
-def test_an_address_is_checked_before_the_connection_and_that_of_the_connection_again():
-    class Wrong(Exception):
-        pass
-
-    asked = []
-
-    def refuse(address, after=0):
-        asked.append(address)
-        if len(asked) > after:
-            raise Wrong(address)
-
-    with serving(lambda *_: (200, b"")) as server:
-        for after in (0, 1):  # where the name is resolved, and where the second resolution has led
-            asked.clear()
-            with pytest.raises(Wrong, match=r"^127\.0\.0\.1$"):
-                ask(server, check=lambda address, after=after: refuse(address, after))
-        assert server.requests == []
-        assert ask(server, check=lambda _: None) == b""
-        assert json.loads(server.requests[0]) == {"dialogues": []}

@@ -98,13 +98,6 @@ def test_a_limit_that_is_not_a_length(tmp_path, limit):
         read_tokenizer(str(tmp_path), "model_path")
 
 
-def test_a_classifier_without_room_for_a_word(tmp_path):
-    save_classifier(tmp_path, rlhf_dialog_input="pair")
-    edit(tmp_path / "tokenizer_config.json", model_max_length=3)
-    with pytest.raises(UserError, match="reads at most 3 tokens, of which 3 are special"):
-        Intent(str(tmp_path))
-
-
 def test_the_name_of_a_tensor_cannot_steer_the_terminal(tmp_path, monkeypatch):
     tiny.gpt2().save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
