@@ -207,7 +207,7 @@ def run_stages(stages: Sequence[Stage], folder: Path, console: Console) -> int:
     return next((process.exitcode for process in processes if process.exitcode), 0)
 
 
-PROCESSES = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+PROCESSES = multiprocessing.get_context("fork") if sys.platform == "linux" else multiprocessing.get_context("spawn")
 
 
 def load_libraries() -> None:
