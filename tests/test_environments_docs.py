@@ -29,7 +29,7 @@ def block_with(text: str, language: str = "python") -> str:
 
 def test_the_dialogues_by_acts_and_in_words(capsys):
     for number, ending in ((0, "{'constraints': "), (2, "")):
-        exec(compile(blocks("python")[number], "ENVIRONMENTS.md", "exec"), {})
+        exec(blocks("python")[number], {})
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith("user:   ")
         assert lines[-1].startswith(ending)
@@ -39,7 +39,7 @@ def test_the_dialogues_by_acts_and_in_words(capsys):
 
 def test_the_dialogue_about_several_domains(tmp_path, capsys):
     program = block_with("MultiActLevel").replace('"DIR"', repr(str(write_world(tmp_path))))
-    exec(compile(program, "ENVIRONMENTS.md", "exec"), {})
+    exec(program, {})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("user:   ")
     assert "bye()" in lines[-3]
@@ -47,7 +47,7 @@ def test_the_dialogue_about_several_domains(tmp_path, capsys):
 
 
 def test_the_user_of_a_real_dialogue(capsys):
-    exec(compile(block_with("CorpusUser"), "ENVIRONMENTS.md", "exec"), {})
+    exec(block_with("CorpusUser"), {})
     assert capsys.readouterr().out == "Is it far ? | Two streets .\nThen I will walk . | Goodbye .\n"
 
 

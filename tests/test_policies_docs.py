@@ -25,28 +25,23 @@ def block_of(language: str, word: str) -> str:
     return found
 
 
-def program(word: str) -> str:
-    """The program of the page that contains the word."""
-    return block_of("python", word)
-
-
 def run(word: str) -> dict:
-    """What the program has defined in the end."""
+    """What the program that contains the word has defined in the end."""
     namespace: dict = {}
-    exec(compile(program(word), "POLICIES.md", "exec"), namespace)
+    exec(block_of("python", word), namespace)
     return namespace
 
 
 def shown_by(word: str) -> str:
     """What the page shows behind the program."""
-    return PAGE.split(f"```python\n{program(word)}```\n```\n")[1].split("```")[0]
+    return PAGE.split(f"```python\n{block_of('python', word)}```\n```\n")[1].split("```")[0]
 
 
 @pytest.mark.slow
 def test_an_environment_of_ones_own_is_trained_in_and_measured(tmp_path, monkeypatch, capsys):
     from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
 
-    (tmp_path / "my_environment.py").write_text(program("# my_environment.py"), encoding="utf-8")
+    (tmp_path / "my_environment.py").write_text(block_of("python", "# my_environment.py"), encoding="utf-8")
     (tmp_path / "guess.yaml").write_text(block_of("yaml", "GuessTheNumber"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(EnvironmentFactory, "classes", dict(EnvironmentFactory.classes))
@@ -60,8 +55,8 @@ def test_an_environment_of_ones_own_is_trained_in_and_measured(tmp_path, monkeyp
 
 
 def test_the_loop_runs(capsys):
-    loop = program("policy = PPO")
-    exec(compile(loop.replace("512", "32").replace("range(50)", "range(4)"), "POLICIES.md", "exec"), {})
+    loop = block_of("python", "policy = PPO")
+    exec(loop.replace("512", "32").replace("range(50)", "range(4)"), {})
     assert 0 <= float(capsys.readouterr().out) <= 1
 
 

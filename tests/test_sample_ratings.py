@@ -2,6 +2,7 @@
 
 import json
 import random
+import runpy
 from pathlib import Path
 
 import pytest
@@ -24,24 +25,11 @@ def store(tmp_path):
     opened.close()
 
 
-@pytest.mark.slow
-def test_liked_answers_attend_and_the_others_do_not():
-    rows = [json.loads(line) for line in RATINGS.read_text(encoding="utf-8").splitlines()]
-    assert len(rows) == 200
-    for row in rows:
-        *_, last, answer = (turn["text"] for turn in row["turns"])
-        assert attends(last, answer) == (row["feedback"][0]["value"] == 1)
-
-
 def test_they_are_enough_for_a_night_and_count_as_nobody(store):
     examples, settings = read_examples(store), BotSettings()
     training = training_set(examples, settings, (), random.Random(0))
-    assert (len(heldout_set(examples, settings)), training.people, training.left_out.keys()) == (
-        40,
-        [],
-        set(),
-    )
-    assert training.concerned == [SAMPLES]
+    assert (len(heldout_set(examples, settings)), training.people, training.concerned) == (40, [], [SAMPLES])
+    assert training.left_out == {}
     assert "samples: 200 of these ratings were made up" in "\n".join(counts(examples, 0))
 
 
@@ -63,11 +51,10 @@ def test_the_share_of_a_person_is_that_among_people(store):
 
 
 @pytest.mark.slow
-def test_the_file_is_what_the_program_writes():
-    import importlib.util
-
-    path = RATINGS.with_name("write_ratings.py")
-    spec = importlib.util.spec_from_file_location("write_ratings", path)
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
-    assert [json.loads(line) for line in RATINGS.read_text(encoding="utf-8").splitlines()] == program.rows()
+def test_the_file_is_what_the_program_writes_and_only_liked_answers_attend():
+    rows = [json.loads(line) for line in RATINGS.read_text(encoding="utf-8").splitlines()]
+    assert rows == runpy.run_path(str(RATINGS.with_name("write_ratings.py")))["rows"]()
+    assert len(rows) == 200
+    for row in rows:
+        *_, last, answer = (turn["text"] for turn in row["turns"])
+        assert attends(last, answer) == (row["feedback"][0]["value"] == 1)

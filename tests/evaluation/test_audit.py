@@ -234,17 +234,9 @@ def test_the_judge_equals_plain_loops(monkeypatch):
     monkeypatch.setattr(audit, "NEAREST", 4)
     prompts = talks(40)
     judge = audit.RetrievalJudge(prompts)
-    said = [
-        prompts[0].reference,
-        "The honey is near the mill .",
-        "mill the near is honey The",
-        "zebra",
-        "",
-        "The zebra !",
-    ]
-    dialogues = [
-        Dialogue(prompt.prompt_turns, response=text, meta=prompt.meta) for prompt in prompts[:5] for text in said
-    ]
+    said = ["The honey is near the mill .", "mill the near is honey The", "zebra", "", "The zebra !"]
+    pairs = [(prompt, text) for prompt in prompts[:5] for text in (prompts[0].reference, *said)]
+    dialogues = [Dialogue(prompt.prompt_turns, response=text, meta=prompt.meta) for prompt, text in pairs]
     expected = [plain_judge(prompts, dialogue, 4) for dialogue in dialogues]
     assert judge(dialogues) == pytest.approx(expected, abs=1e-12)
     assert max(expected) > 0.1

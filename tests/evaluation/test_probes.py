@@ -19,14 +19,8 @@ from rlhf_dialog.evaluation.probes import (
 from tests.parts.audits import talks
 
 PROMPTS = [Dialogue(["a b c", "d e f g", "h i j"], reference="k l m n", act=1), Dialogue(["o p"], reference="q", act=2)]
-TRAINING = Training(
-    [
-        Dialogue(["x"], reference="a a d", act=1),
-        Dialogue(["x"], reference="a a d", act=1),
-        Dialogue(["x"], reference="h why", act=2),
-        Dialogue(["x"]),
-    ]
-)
+COMMON, RARE = Dialogue(["x"], reference="a a d", act=1), Dialogue(["x"], reference="h why", act=2)
+TRAINING = Training([COMMON, COMMON, RARE, Dialogue(["x"])])
 
 
 def texts(separator="<EOU>", max_words=20):
@@ -37,10 +31,8 @@ def test_copies_and_mixtures_are_those_of_the_turns_there_are():
     found = texts()
     assert found["copy of turn -1"] == ["h i j", "o p"]
     assert found["copy of turn -3"] == ["a b c", None]
-    assert found["halves of the last two turns"] == [
-        "h i f g",
-        None,
-    ]  # the first half of the last, the second of the other
+    # the first half of the last, the second of the other
+    assert found["halves of the last two turns"] == ["h i f g", None]
     assert found["words of the last two turns"] == ["h d i e j f g", None]
     assert found["random reply"] == ["q", "k l m n"]
     assert found["empty"] == ["", ""]

@@ -8,13 +8,7 @@ from rich.console import Console
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.replies import Replies
-from rlhf_dialog.evaluation.report import (
-    finite,
-    markdown,
-    metric_tables,
-    replies_text,
-    verdict_line,
-)
+from rlhf_dialog.evaluation.report import finite, markdown, metric_tables, replies_text, verdict_line
 
 
 def interval(mean, low=None, high=None):

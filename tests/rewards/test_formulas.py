@@ -49,10 +49,6 @@ def test_length_match(response, references, expected):
     assert (reward.name, reward.needs) == ("length_match", ("reference",))
 
 
-def test_every_dialogue_is_worth_nothing():
-    assert NoReward()([Dialogue(["Hi"], response="Ho")] * 3) == [0.0, 0.0, 0.0]
-
-
 TURNS = ["the old mill", "how are you today", "fine , thanks"]
 
 
@@ -78,6 +74,7 @@ def test_by_default_two_turns_count_and_they_are_those_before_the_response():
     went_on = Dialogue(TURNS).with_reply("yes it is").with_user_turn("is it far")
     replies = [went_on.with_reply(text) for text in ("is it far", "fine , thanks")]
     assert CopyPrice(turns=1)(replies) == [-1.0, 0.0]
+    assert NoReward()(replies) == [0.0, 0.0]
 
 
 # -- METEOR, whose formula is in tests/metrics
@@ -88,8 +85,7 @@ def test_reward_scores_each_response_against_its_own_reference():
     dialogues = [Dialogue(["Hi ."], response, reference) for reference, response in pairs]
     reward = Meteor(meteor_wordnet="off")
     assert reward(dialogues) == pytest.approx([1 / 3, 0.0, 0.4934210526])
-    assert reward([]) == []
-    assert reward.needs == ("reference",)
+    assert (reward([]), reward.needs) == ([], ("reference",))
 
 
 def test_wordnet_on_this_machine_is_used_unless_it_is_off(wordnet_folder, caplog):
@@ -99,9 +95,8 @@ def test_wordnet_on_this_machine_is_used_unless_it_is_off(wordnet_folder, caplog
         assert reward.name == "meteor"
         assert reward([Dialogue(["Hi ."], "my car is red", "my auto is red")]) == pytest.approx([1 - 0.5 / 4**3])
     assert "METEOR with WordNet" in caplog.text
-    assert [Meteor(setting).name for setting in ("off", False)] == [
-        "meteor_exact_stem"
-    ] * 2  # PyYAML reads off as False
+    names = {Meteor(setting).name for setting in ("off", False)}  # PyYAML reads off as False
+    assert names == {"meteor_exact_stem"}
 
 
 @pytest.mark.parametrize("setting", ["auto", "require"])
@@ -147,23 +142,16 @@ def test_the_first_rollout_is_held_and_the_price_follows_the_mean():
     assert reward.price == pytest.approx(2 * -0.5 + 0.5 * 0.2 - 0.5 * 0.5)
 
 
-def test_a_length_of_your_own_is_held_from_the_start():
+def test_a_length_of_your_own_is_held_from_the_start_and_rollouts_alone_move_the_price():
     reward = LengthHold(words=5, rate=0, gain=1)
-    assert rollout(reward, 1, 10)[0] == [0.0]
-    assert reward(said(6)) == [pytest.approx(-1 * 0.2)]
-
-
-def test_it_learns_from_rollouts_alone():
-    reward = LengthHold(words=5, rate=0.5, gain=1)
     for purpose in ("validation", "evaluation"):
         begin_scoring(reward, purpose, 3)
         reward(said(50))
     assert metrics_of(reward)["length_hold/price"] == 0
-    rollout(reward, 1, 10)
-    price = reward.price
+    assert rollout(reward, 1, 10)[0] == [0.0]
     begin_scoring(reward, "validation", 1)
-    reward(said(1, 1, 1))
-    assert (metrics_of(reward)["length_hold/price"], reward.price) == (price, price)
+    assert reward(said(6, 1)) == [pytest.approx(-1 * 0.2), pytest.approx(0.8)]
+    assert metrics_of(reward)["length_hold/price"] == reward.price == 1
 
 
 def test_the_price_has_bounds():

@@ -12,15 +12,8 @@ from rlhf_dialog.rewards.likelihood import MODEL, LikelihoodPrice
 from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
 
 TURNS = ["Hello .", "Where is it ?"]
-DIALOGUES = [
-    Dialogue(turns, response=text)
-    for turns, text in (
-        (TURNS, "Inside , please ."),
-        (TURNS, "A"),
-        (["Hello ."], ""),
-        (TURNS, "zzzzzzzzzzzzzzzzzzzzzz"),
-    )
-]
+DIALOGUES = [Dialogue(TURNS, response=text) for text in ("Inside , please .", "A", "z" * 22)]
+DIALOGUES.insert(2, Dialogue(["Hello ."], response=""))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +78,7 @@ def test_the_probabilities_are_those_of_all_ids_of_the_model(tmp_path):
     assert reward(DIALOGUES) == pytest.approx([by_hand(reward.speaker, one, 3) for one in DIALOGUES], abs=1e-5)
 
 
-def test_a_chat_model_reads_prompts_behind_the_system_prompt(tmp_path):
+def test_a_chat_model_reads_prompts_behind_the_system_prompt(tmp_path, folder):
     gpt2(vocab_size=261).save_pretrained(tmp_path)
     chat_tokenizer().save_pretrained(tmp_path)
     plain, told = (LikelihoodPrice(str(tmp_path), system_prompt=text) for text in (None, "Be brief ."))
@@ -93,9 +86,6 @@ def test_a_chat_model_reads_prompts_behind_the_system_prompt(tmp_path):
     assert "system" not in chat_tokenizer().decode(prompts[0])
     assert "Be brief ." in chat_tokenizer().decode(prompts[1])
     assert plain(DIALOGUES) != told(DIALOGUES)
-
-
-def test_a_system_prompt_needs_a_chat_template(folder):
     with pytest.raises(UserError, match=r"system_prompt: 'Be brief \.'"):
         LikelihoodPrice(str(folder), system_prompt="Be brief .")
 

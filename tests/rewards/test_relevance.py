@@ -23,19 +23,20 @@ def reward(folder):
     return RelevanceReward(folder, floor=None)
 
 
-def test_the_margin_by_hand(reward):
-    contexts, reply = [["z", "a b", "c"], *BANK], "d e"
-    scores = reward.model.scores(contexts, [reply], torch.arange(8).unsqueeze(0))[:, 0].double()
-    expected = [math.log(math.exp(s[0]) / (sum(map(math.exp, s)) / 8)) for s in scores.tolist()]
-    assert reward([Dialogue(contexts[0], reply)]) == [pytest.approx(sum(expected) / 2, abs=1e-5)]
+OUTSIDE = [["z", "a b", "c"], *BANK]
+INSIDE = [
+    ["t", "q", *BANK[2]],
+    *BANK[:2],
+    *BANK[3:],
+]  # the model reads three turns: the prompt is the third of the bank
 
 
-def test_a_prompt_longer_than_the_context_is_left_out_of_its_own_bank(reward):
-    """The model reads three turns; before them anything may have been said, and the prompt is still the third of the bank."""
-    contexts, reply = [["t", "q", *BANK[2]], *BANK[:2], *BANK[3:]], "d e"
-    scores = reward.model.scores(contexts, [reply], torch.arange(7).unsqueeze(0))[:, 0].double()
-    expected = [math.log(math.exp(s[0]) / (sum(map(math.exp, s)) / 7)) for s in scores.tolist()]
-    assert reward([Dialogue(contexts[0], reply)]) == [pytest.approx(sum(expected) / 2, abs=1e-5)]
+@pytest.mark.parametrize("contexts", [OUTSIDE, INSIDE], ids=["other prompt", "prompt of the bank"])
+def test_the_margin_by_hand_leaves_the_own_prompt_out_of_the_bank(reward, contexts):
+    count = len(contexts)
+    scores = reward.model.scores(contexts, ["d e"], torch.arange(count).unsqueeze(0))[:, 0].double()
+    expected = [math.log(math.exp(s[0]) / (sum(map(math.exp, s)) / count)) for s in scores.tolist()]
+    assert reward([Dialogue(contexts[0], "d e")]) == [pytest.approx(sum(expected) / 2, abs=1e-5)]
 
 
 def test_margins_of_scores_by_hand():
@@ -58,11 +59,11 @@ def test_it_is_floored_and_bounded(folder, reward):
 
 
 @pytest.mark.parametrize("floor", [None, -1.0, -3.0])
-@pytest.mark.parametrize("reply", ["", "a", "c d", "k l m n", "t"])
-def test_a_constant_response_is_worth_nothing_on_average(folder, floor, reply):
+def test_a_constant_response_is_worth_nothing_on_average(folder, floor):
     """The prompts of the bank, each compared with the others: Jensen's inequality, whatever the weights are."""
-    scores = RelevanceReward(folder, floor=floor)([Dialogue(turns, reply) for turns in BANK])
-    assert sum(scores) <= 1e-5
+    reward = RelevanceReward(folder, floor=floor)
+    for reply in ("", "a", "c d", "k l m n", "t"):
+        assert sum(reward([Dialogue(turns, reply) for turns in BANK])) <= 1e-5
 
 
 def test_a_score_depends_on_no_other_response(reward):
@@ -71,9 +72,7 @@ def test_a_score_depends_on_no_other_response(reward):
     assert together == pytest.approx([reward([dialogue])[0] for dialogue in dialogues], abs=1e-5)
     assert reward(dialogues[::-1]) == pytest.approx(together[::-1], abs=1e-5)
     assert reward([]) == []
-
-
-def test_the_prompt_is_everything_before_the_response(reward):
+    # the prompt is everything before the response
     longer = Dialogue(["a", "b"]).with_reply("c").with_user_turn("d e").with_reply("f")
     assert reward([longer]) == pytest.approx(reward([Dialogue(["b", "c", "d e"], "f")]), abs=1e-5)
 
@@ -86,9 +85,7 @@ def test_a_smaller_bank_is_the_beginning_of_the_whole_one(folder):
 
 
 def test_what_it_holds(folder, reward):
-    assert [(name, module) for name, (_, module) in models_inside(reward).items()] == [
-        ("relevance model", reward.model)
-    ]
+    assert {name: module for name, (_, module) in models_inside(reward).items()} == {"relevance model": reward.model}
     assert needs_device(reward)
     assert RelevanceReward(folder).floor == -3.0
     assert model_paths("RelevanceReward", {"model": folder}) == {"relevance model": folder}

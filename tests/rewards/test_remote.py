@@ -38,23 +38,14 @@ def remote(server, **options):
     return RemoteReward(server.url, **{"timeout_s": 60, "backoff_s": 0.01, **options})
 
 
-# -- a server that works
-
-
 def test_the_protocol_to_the_letter():
     with serving(lengths) as server:
         assert remote(server)(DIALOGUES[2:3]) == [2.0]
         assert remote(server, batch_size=2)(DIALOGUES) == [0.0, 1.0, 2.0, 3.0, 4.0]
         assert remote(server)([]) == []
         assert remote(server)([Dialogue(["Hi ."], "reply 7", system="Be brief .")]) == [7.0]
-    sent = {
-        "prompt_turns": ["Hi .", "Who ?"],
-        "response": "reply 2 é",
-        "reference": "Ada .",
-        "act": 3,
-        "truncated": True,
-    }
-    assert json.loads(server.requests[0]) == {"dialogues": [sent]}
+    sent = {"prompt_turns": ["Hi .", "Who ?"], "response": "reply 2 é", "reference": "Ada .", "act": 3}
+    assert json.loads(server.requests[0]) == {"dialogues": [sent | {"truncated": True}]}
     assert json.loads(server.requests[-1])["dialogues"][0]["system"] == "Be brief ."
     assert server.sizes == [1, 2, 2, 1, 1]
     assert server.headers[0]["Content-Type"] == "application/json"
@@ -87,9 +78,6 @@ def test_the_server_of_the_documentation():
     assert found == [9 / 50, 9 / 50]  # "reply 0 é"
     request = json.loads(page.split("```json\n")[1].split("```")[0])
     assert [as_json(Dialogue(**dialogue)) for dialogue in request["dialogues"]] == request["dialogues"]
-
-
-# -- a server that fails
 
 
 def test_a_passing_failure_is_tried_again_after_twice_the_time(monkeypatch):
@@ -168,9 +156,6 @@ def test_stop_asks_no_further_after_the_first_batch_without_an_answer(num_worker
         with pytest.raises(RewardError):
             remote(server, batch_size=1, num_workers=num_workers)(DIALOGUES)
         assert len(server.requests) <= num_workers + 1
-
-
-# -- secrets
 
 
 def test_secrets_come_from_the_environment_and_are_never_said(monkeypatch, caplog):
