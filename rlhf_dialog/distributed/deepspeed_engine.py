@@ -189,9 +189,8 @@ class DeepSpeedEngine(Engine):
 def gather_weights(engine: Any) -> Iterator[None]:
     """Inside the block, every rank has all weights of a stage-3 engine, and its module can be called in any way."""
     deepspeed = importlib.import_module("deepspeed")
-    offload = getattr(
-        engine.optimizer, "parameter_offload", engine.optimizer
-    )  # has the hooks that fetch and drop weights
+    # what has the hooks that fetch and drop weights
+    offload = getattr(engine.optimizer, "parameter_offload", engine.optimizer)
     for hook in (*offload.forward_hooks, *offload.backward_hooks, offload.fwd_pre_hook):
         hook.remove()
     offload.forward_hooks, offload.backward_hooks = [], []

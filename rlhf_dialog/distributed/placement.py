@@ -22,7 +22,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import trainable_parameters
-from rlhf_dialog.models.policy import Critic, Policy
+from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import precision_of, uses_tf32
 from rlhf_dialog.rewards.base import BaseReward
 
@@ -154,8 +154,8 @@ class Placement:
     def judging(self) -> Iterator[None]:
         """Wraps what rank 0 scores while the others wait; every rank must leave the block, even one that fails."""
         with ExitStack() as stack:
-            for engine, module in self._partitioned:
-                if not isinstance(module, Policy | Critic):
+            for engine, module in self.frozen.partitioned:
+                if not isinstance(module, Policy):
                     stack.enter_context(deepspeed_engine.gather_weights(engine))
             yield
 

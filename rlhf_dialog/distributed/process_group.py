@@ -28,7 +28,8 @@ def start(config: Config) -> World:
     A second call returns the same world. Raises UserError when the device or the launcher's environment is not usable.
     """
     settle(config)
-    set_threads(config)
+    if config.pytorch_threads:
+        torch.set_num_threads(config.pytorch_threads)
     device = pick_device(config)
     if device.type == "cuda":
         device = take_gpu(config.local_rank)
@@ -69,8 +70,3 @@ def start(config: Config) -> World:
 def _join(device: torch.device, store: dist.Store, number: int, size: int) -> None:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=EXCHANGE_WAIT)
-
-
-def set_threads(config: Config) -> None:
-    if config.pytorch_threads:
-        torch.set_num_threads(config.pytorch_threads)

@@ -85,8 +85,8 @@ class ChatAgent(Responder):
 
         `tokenizer` names another tokenizer, `settings` replace those of the agent's folder. Code in the folders is
         run only with `trust_remote_code`; a warning then names them. A network of your own is built with the folder's arguments
-        only with `trust_config`. Raises UserError when model, tokenizer or settings
-        cannot be loaded or do not fit together, and when a weight is NaN or infinite.
+        only with `trust_config`. Raises UserError when model, tokenizer or settings cannot be loaded or do not fit together, and
+        when a weight is NaN or infinite.
         """
         if trust_remote_code:
             warn_of_remote_code({"--agent": str(folder), "--tokenizer": tokenizer})

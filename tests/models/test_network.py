@@ -203,19 +203,6 @@ def test_a_critic_values_each_token_before_it_was_written(dims):
     assert critic_values(critic, tokens).tolist() == [[6, 8], [7, 3]]
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"model_class": {"id": "Mean"}, "use_lora": True}, "model_class: is not supported with use_lora: true"),
-        ({"use_share_model": True}, "critic_class: under use_share_model: true there is"),
-        ({"advantage_estimator": "reinforce_pp"}, "critic_class: under advantage_estimator: reinforce_pp there is no"),
-    ],
-)
-def test_keys_that_contradict_a_network(keys, message):
-    with pytest.raises(UserError, match=message):
-        settings(**{"critic_class": {"id": "Mean"}, "use_share_model": False} | keys)
-
-
 def test_a_trainer_on_a_network_passes_its_checks():
     def new_lm(_):
         lm = loaded("GruPolicy", {"vocab_size": 259, "hidden_size": 12})
