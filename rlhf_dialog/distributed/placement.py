@@ -130,18 +130,12 @@ class Placement:
             if module is not None:
                 module.use_amp = False
 
-    @property
-    def _partitioned(self) -> list[tuple[Any, nn.Module]]:
-        """DeepSpeed's engine and our module of every model whose weights are partitioned."""
-        engines = self.engines.values()
-        trained = [(e.model, e.module) for e in engines if isinstance(e, DeepSpeedEngine) and e.stage == 3]
-        return trained + self.frozen.partitioned
-
     @contextmanager
     def rollout(self) -> Iterator[None]:
         """Wraps a rank's own use of the models, at its own pace; every rank must leave the block, even one that fails."""
+        trained = [e.model for e in self.engines.values() if isinstance(e, DeepSpeedEngine) and e.stage == 3]
         with ExitStack() as stack:
-            for engine, _ in self._partitioned:
+            for engine in (*trained, *(engine for engine, _ in self.frozen.partitioned)):
                 stack.enter_context(deepspeed_engine.gather_weights(engine))
             if self.fsdp is not None:
                 in_loss = self.models.ref_policy if self.config.kl_in == "loss" else None  # whose head the update calls

@@ -115,16 +115,6 @@ class ChatAgent(Responder):
         agent.set_precision(settings)
         return agent
 
-    def with_system_prompt(self, system_prompt: str | None) -> "ChatAgent":
-        """The same model behind another system prompt; None: the template's own. Raises UserError without a chat template."""
-        if self.settings.turn_separator != CHAT_TEMPLATE:
-            raise UserError(
-                f"a system prompt needs a model with a chat template; this one separates turns by "
-                f"{self.settings.turn_separator!r}"
-            )
-        encoder = prompt_encoder(self.encoder.tokenizer, CHAT_TEMPLATE, self.encoder.max_prompt_length, system_prompt)
-        return ChatAgent(self.policy, encoder, self.settings.model_copy(update={"system_prompt": system_prompt}))
-
     def chat(self, text: str, history: list[str] | None = None) -> str:
         """The reply to `text` after the turns of `history`, oldest first; long histories lose their oldest turns.
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf_dialog.distributed import zero_checkpoint
+from rlhf_dialog.distributed import process_group, zero_checkpoint
 from rlhf_dialog.distributed.deepspeed_config import EngineSettings
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, load_deepspeed
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models import policy as policy_module
-from tests.parts.ranks import in_ranks
+from tests.parts.ranks import CONFIG, in_ranks
 from tests.parts.steps import LR, distance, sgd_learner, whole_step
 from tests.parts.trainers import collect_next, make_trainer, numbers_of
 from tests.parts.zero_files import ZERO3, write_json
@@ -155,21 +155,13 @@ def with_deepspeed(ranks: World, rollout, rows, keys) -> dict:
     held = {}
     for engine in trainer.engines.values():
         for name, p in engine.module.named_parameters():
-            held[name] = (
-                p.numel(),
-                p.ds_tensor.numel() if hasattr(p, "ds_tensor") else p.numel(),
-                getattr(p, "ds_numel", p.numel()),
-            )
+            held[name] = p.numel(), getattr(p, "ds_tensor", p).numel(), getattr(p, "ds_numel", p.numel())
     return whole_step(trainer) | {"held": held}
 
 
 def start_and(work, *args):
     """In a forked rank: the group that DeepSpeed wants, then the work."""
-    from rlhf_dialog.config.schema import Config
-    from rlhf_dialog.distributed import process_group
-
-    raw = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
-    return work(process_group.start(Config.model_validate(raw | {"device": "cpu", "use_deepspeed": True})), *args)
+    return work(process_group.start(CONFIG.model_copy(update={"use_deepspeed": True})), *args)
 
 
 @pytest.mark.multiprocess

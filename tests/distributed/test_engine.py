@@ -9,7 +9,7 @@ import torch
 
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.policy import teacher_forced
@@ -121,12 +121,6 @@ def test_the_scales_are_part_of_a_checkpoint(path):
     too_large(first, 2.0**18)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert [engine.scaler.get_scale() for engine in second.engines.values()] == [2.0**18] * 2
-
-
-def test_where_there_is_no_such_autocast(path, monkeypatch):
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)
-    with pytest.raises(UserError, match=r"amp_dtype.*fp16"):
-        load_models(settings(model_path=path, use_amp=True, amp_dtype="fp16"), CPU)
 
 
 @pytest.mark.parametrize("use_amp", [False, True])

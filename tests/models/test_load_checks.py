@@ -12,7 +12,6 @@ from transformers import (
     LlamaForCausalLM,
     MambaConfig,
     MambaForCausalLM,
-    PreTrainedModel,
 )
 
 from rlhf_dialog.errors import UserError
@@ -73,7 +72,7 @@ def test_limits_are_twenty_times_the_noise_within_two_bounds():
     assert largest(torch.ones(2), torch.ones(3)) == math.inf
 
 
-def unpacked_again(lm: PreTrainedModel) -> None:
+def unpacked_again(lm):
     """The model is as it was, and gives finite predictions."""
     assert not packs(lm)
     assert lm(torch.arange(2, 8).unsqueeze(0)).logits.isfinite().all()
