@@ -98,7 +98,7 @@ def test_an_adapter_is_the_papers_change_of_the_weights(paths, kind, onednn):
     assert (start - by_hand(ids).logits).abs().max() > 0.1
 
 
-def test_the_reference_is_the_policy_without_its_adapter(paths):
+def test_the_reference_and_the_identity_are_those_of_the_policy_without_its_adapter(paths):
     models = load_models(config_of(paths["llama"]), CPU)
     start = load_causal_lm(paths["llama"], "model_path")
     expected = teacher_forced(type(models.policy)(start), TokenBatch(*EPISODES), 1.0).logprobs
@@ -109,6 +109,7 @@ def test_the_reference_is_the_policy_without_its_adapter(paths):
     assert torch.equal(found, expected)
     assert not found.requires_grad
     assert models.ref_policy.lm is models.policy.lm
+    assert identity.model_fingerprint(models.policy.lm) == identity.model_fingerprint(start)
     changed = teacher_forced(models.policy, TokenBatch(*EPISODES), 1.0).logprobs
     assert changed.requires_grad
     assert (changed - expected).abs().max() > 0.01
@@ -204,13 +205,6 @@ def test_weights_only_and_what_does_not_fit(paths, tmp_path):
     save_training(tmp_path / "whole", first.config, first.state_dict(), {"policy": whole.policy}, {})
     with pytest.raises(UserError, match=r"holds a whole model, but this run .use_lora. trains adapters"):
         load_weights(newest_checkpoint(tmp_path / "whole"), modules_of(second), CPU)
-
-
-def test_the_identity_is_that_of_the_base(paths):
-    models = load_models(config_of(paths["gpt2"], use_share_model=False), CPU)
-    expected = identity.model_fingerprint(load_causal_lm(paths["gpt2"], "model_path"))
-    disturb(models.policy)
-    assert identity.model_fingerprint(models.policy.lm) == expected
 
 
 def test_adapters_start_from_the_seed_and_draw_nothing_else():
