@@ -151,11 +151,16 @@ class Table:
     def speaker(self, folder: str, system_prompt: str | None) -> "ChatAgent":
         """A model with the settings of the runs."""
         from experiments.dailydialog.rows import settings_of
+        from rlhf_dialog.data.chat_template import prompt_encoder
         from rlhf_dialog.models.chat_agent import ChatAgent
 
         if folder not in self.speakers:
             self.speakers = {folder: ChatAgent.load(folder, settings=settings_of(self.config))}  # one model at a time
-        return self.speakers[folder].with_system_prompt(system_prompt)
+        agent = self.speakers[folder]
+        settings = agent.settings.model_copy(update={"system_prompt": system_prompt})
+        room = agent.encoder.max_prompt_length
+        encoder = prompt_encoder(agent.encoder.tokenizer, settings.turn_separator, room, system_prompt)
+        return ChatAgent(agent.policy, encoder, settings)
 
     def rows(self) -> dict[str, list[Dialogue]]:
         """The replies of every row."""

@@ -8,7 +8,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rlhf_dialog.config.batch_plan import BatchPlan
 from rlhf_dialog.config.loading import reward_nodes, shipped_folder
@@ -17,7 +17,7 @@ from rlhf_dialog.distributed.strategy import PLACE, answer, asks_fsdp, is_on
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 from rlhf_dialog.models.device import pick_device
-from rlhf_dialog.models.precision import precision_of
+from rlhf_dialog.models.precision import Precision, precision_of
 
 logger = logging.getLogger(__name__)
 COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|#[^\n]*')
@@ -29,7 +29,6 @@ BATCH_SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_a
 IGNORED = ("optimizer", "scheduler")  # blocks of the file that the YAML's keys replace
 DEFAULT_STAGE = 2  # of a run whose file has none, or `auto`; of a frozen model it is 0
 OFFLOADS = {"offload_optimizer": 1, "offload_param": 3}  # the lowest ZeRO stage that has something to offload
-Precision = Literal["fp32", "fp16", "bf16"]
 HALVES: tuple[Precision, ...] = ("fp16", "bf16")
 
 

@@ -125,13 +125,11 @@ class DeepSpeedEngine(Engine):
     def _whole(self, parameter: nn.Parameter) -> Tensor | None:
         """The whole parameter on rank 0, from the fp32 master copy where there is one; None on the other ranks."""
         deepspeed = importlib.import_module("deepspeed")
-        whole = None
         if self.settings.half and parameter.requires_grad:
             whole = importlib.import_module("deepspeed.utils").safe_get_full_fp32_param(parameter)
-            whole = None if whole is None else whole.detach()
             if whole is None or not self.world.is_main:
                 return None
-            return whole.float().cpu().clone().view(getattr(parameter, "ds_shape", parameter.shape))
+            return whole.detach().float().cpu().clone().view(getattr(parameter, "ds_shape", parameter.shape))
         with deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().float().cpu().clone() if self.world.is_main else None
 
@@ -152,9 +150,6 @@ class DeepSpeedEngine(Engine):
                     p.data = own
         self.optimizer.refresh_fp32_params()
 
-    def _flats(self) -> list[Tensor]:
-        return list(getattr(self.optimizer, GROUPS[self.stage]))
-
     def describe_partitions(self) -> dict[str, Any]:
         scaler = vars(self.optimizer.loss_scaler)
         numbers = {key: x for key, x in scaler.items() if isinstance(x, int | float)}
@@ -163,7 +158,7 @@ class DeepSpeedEngine(Engine):
     def partitions(self) -> dict[str, Tensor]:
         inner = self.optimizer.optimizer.state
         tensors = {}
-        for i, flat in enumerate(self._flats()):
+        for i, flat in enumerate(getattr(self.optimizer, GROUPS[self.stage])):
             tensors[f"{i}.weights"] = flat.detach().cpu().contiguous()
             for key, x in inner.get(flat, {}).items():
                 tensors[f"{i}.{key}"] = torch.as_tensor(x).detach().cpu().contiguous()
@@ -171,7 +166,7 @@ class DeepSpeedEngine(Engine):
 
     def restore_partitions(self, tensors: dict[str, Tensor], scaler: dict[str, float]) -> None:
         inner = self.optimizer.optimizer.state
-        for i, flat in enumerate(self._flats()):
+        for i, flat in enumerate(getattr(self.optimizer, GROUPS[self.stage])):
             weights = tensors.pop(f"{i}.weights")
             if weights.shape != flat.shape:
                 raise ValueError(f"partition {i} has {weights.numel()} weights, but this run needs {flat.numel()}")
@@ -189,9 +184,8 @@ class DeepSpeedEngine(Engine):
 def gather_weights(engine: Any) -> Iterator[None]:
     """Inside the block, every rank has all weights of a stage-3 engine, and its module can be called in any way."""
     deepspeed = importlib.import_module("deepspeed")
-    offload = getattr(
-        engine.optimizer, "parameter_offload", engine.optimizer
-    )  # has the hooks that fetch and drop weights
+    # what has the hooks that fetch and drop weights
+    offload = getattr(engine.optimizer, "parameter_offload", engine.optimizer)
     for hook in (*offload.forward_hooks, *offload.backward_hooks, offload.fwd_pre_hook):
         hook.remove()
     offload.forward_hooks, offload.backward_hooks = [], []

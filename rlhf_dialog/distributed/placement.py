@@ -22,7 +22,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import trainable_parameters
-from rlhf_dialog.models.policy import Critic, Policy
+from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import precision_of, uses_tf32
 from rlhf_dialog.rewards.base import BaseReward
 
@@ -130,18 +130,12 @@ class Placement:
             if module is not None:
                 module.use_amp = False
 
-    @property
-    def _partitioned(self) -> list[tuple[Any, nn.Module]]:
-        """DeepSpeed's engine and our module of every model whose weights are partitioned."""
-        engines = self.engines.values()
-        trained = [(e.model, e.module) for e in engines if isinstance(e, DeepSpeedEngine) and e.stage == 3]
-        return trained + self.frozen.partitioned
-
     @contextmanager
     def rollout(self) -> Iterator[None]:
         """Wraps a rank's own use of the models, at its own pace; every rank must leave the block, even one that fails."""
+        trained = [e.model for e in self.engines.values() if isinstance(e, DeepSpeedEngine) and e.stage == 3]
         with ExitStack() as stack:
-            for engine, _ in self._partitioned:
+            for engine in (*trained, *(engine for engine, _ in self.frozen.partitioned)):
                 stack.enter_context(deepspeed_engine.gather_weights(engine))
             if self.fsdp is not None:
                 in_loss = self.models.ref_policy if self.config.kl_in == "loss" else None  # whose head the update calls
@@ -154,8 +148,8 @@ class Placement:
     def judging(self) -> Iterator[None]:
         """Wraps what rank 0 scores while the others wait; every rank must leave the block, even one that fails."""
         with ExitStack() as stack:
-            for engine, module in self._partitioned:
-                if not isinstance(module, Policy | Critic):
+            for engine, module in self.frozen.partitioned:
+                if not isinstance(module, Policy):
                     stack.enter_context(deepspeed_engine.gather_weights(engine))
             yield
 

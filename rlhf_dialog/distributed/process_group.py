@@ -28,7 +28,8 @@ def start(config: Config) -> World:
     A second call returns the same world. Raises UserError when the device or the launcher's environment is not usable.
     """
     settle(config)
-    set_threads(config)
+    if config.pytorch_threads:
+        torch.set_num_threads(config.pytorch_threads)
     device = pick_device(config)
     if device.type == "cuda":
         device = take_gpu(config.local_rank)
@@ -39,9 +40,8 @@ def start(config: Config) -> World:
         if (asks_deepspeed(config) or config.use_fsdp) and not dist.is_initialized():  # they want a group for one too
             _join(device, dist.HashStore(), 0, 1)
         return World(device=device)
-    local_rank = int(os.environ.get("LOCAL_RANK", max(config.local_rank, 0)))
     if dist.is_initialized():
-        return World(dist.get_rank(), dist.get_world_size(), local_rank, device)
+        return World(dist.get_rank(), dist.get_world_size(), device)
     if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
         what = f"WORLD_SIZE says {size} processes, but {', '.join(missing)} is not set"
         raise UserError(what, remedy="start them with torchrun or accelerate launch")
@@ -63,14 +63,9 @@ def start(config: Config) -> World:
             "hosts, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network interface that connects them (`ip -brief "
             "address` lists the interfaces)"
         ) from error
-    return World(number, size, local_rank, device)
+    return World(number, size, device)
 
 
 def _join(device: torch.device, store: dist.Store, number: int, size: int) -> None:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=EXCHANGE_WAIT)
-
-
-def set_threads(config: Config) -> None:
-    if config.pytorch_threads:
-        torch.set_num_threads(config.pytorch_threads)

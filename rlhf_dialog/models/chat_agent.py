@@ -85,8 +85,8 @@ class ChatAgent(Responder):
 
         `tokenizer` names another tokenizer, `settings` replace those of the agent's folder. Code in the folders is
         run only with `trust_remote_code`; a warning then names them. A network of your own is built with the folder's arguments
-        only with `trust_config`. Raises UserError when model, tokenizer or settings
-        cannot be loaded or do not fit together, and when a weight is NaN or infinite.
+        only with `trust_config`. Raises UserError when model, tokenizer or settings cannot be loaded or do not fit together, and
+        when a weight is NaN or infinite.
         """
         if trust_remote_code:
             warn_of_remote_code({"--agent": str(folder), "--tokenizer": tokenizer})
@@ -114,16 +114,6 @@ class ChatAgent(Responder):
         agent = cls(policy, prompt_encoder(words, settings.turn_separator, room, settings.system_prompt), settings)
         agent.set_precision(settings)
         return agent
-
-    def with_system_prompt(self, system_prompt: str | None) -> "ChatAgent":
-        """The same model behind another system prompt; None: the template's own. Raises UserError without a chat template."""
-        if self.settings.turn_separator != CHAT_TEMPLATE:
-            raise UserError(
-                f"a system prompt needs a model with a chat template; this one separates turns by "
-                f"{self.settings.turn_separator!r}"
-            )
-        encoder = prompt_encoder(self.encoder.tokenizer, CHAT_TEMPLATE, self.encoder.max_prompt_length, system_prompt)
-        return ChatAgent(self.policy, encoder, self.settings.model_copy(update={"system_prompt": system_prompt}))
 
     def chat(self, text: str, history: list[str] | None = None) -> str:
         """The reply to `text` after the turns of `history`, oldest first; long histories lose their oldest turns.

@@ -156,11 +156,7 @@ def base_parameters(lm: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """The parameters of the model without its adapters, with the names that they had before."""
     for name, parameter in lm.named_parameters():
         if not OF_ADAPTER.search(name):
-            yield _plain(name), parameter
-
-
-def _plain(name: str) -> str:
-    return name.replace(".base_layer.", ".")
+            yield name.replace(".base_layer.", "."), parameter
 
 
 @torch.no_grad()
@@ -173,9 +169,10 @@ def merged_weights(lm: nn.Module, adapter: str | None) -> Iterator[tuple[str, Te
     for name, x in lm.state_dict().items():
         if OF_ADAPTER.search(name):
             continue
-        if layer := layers.get(_plain(name)):
+        name = name.replace(".base_layer.", ".")
+        if layer := layers.get(name):
             x = layer.base_layer.weight + layer.get_delta_weight(adapter)
-        yield _plain(name), at_least_float32(x) if x.is_floating_point() else x
+        yield name, at_least_float32(x) if x.is_floating_point() else x
 
 
 def merged_state(lm: nn.Module, adapter: str) -> dict[str, Tensor]:

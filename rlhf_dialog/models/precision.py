@@ -8,7 +8,6 @@
 - **Frozen float32 weights are converted once a rollout** (`converted_once`), the output embedding once a pass (`get_copy`).
 """
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -20,7 +19,6 @@ from torch.nn.functional import linear, pad
 from transformers.pytorch_utils import Conv1D
 
 from rlhf_dialog.config.settings import AsksPrecision
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import OneDNNLinear
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -42,18 +40,9 @@ def gpu_has_bf16() -> bool:
 
 
 def autocast_of(keys: AsksPrecision, device: torch.device) -> dict[str, Any]:
-    """`use_amp` and `amp_dtype` of the models of a run. Raises UserError when this torch has no such autocast for the device."""
+    """`use_amp` and `amp_dtype` of the models of a run."""
     precision = precision_of(keys, device)
-    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
-    if precision != "fp32":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with torch.autocast(device.type, dtype):
-                works = torch.is_autocast_enabled(device.type)
-        if not works:
-            key = "precision" if getattr(keys, "use_amp", None) is None else "amp_dtype"
-            raise UserError(f"{key}: this torch does not support {precision} on {device.type}; use precision: fp32")
-    return {"use_amp": precision != "fp32", "amp_dtype": dtype}
+    return {"use_amp": precision != "fp32", "amp_dtype": torch.float16 if precision == "fp16" else torch.bfloat16}
 
 
 def uses_tf32(keys: AsksPrecision, device: torch.device) -> bool:

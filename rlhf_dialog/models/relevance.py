@@ -172,14 +172,10 @@ class DualEncoder(nn.Module):
         for rows in torch.arange(len(replies)).split(ROWS):
             some, chosen = replace(said, places=said.places[rows]), candidates[rows].to(vectors.device)
             products = torch.einsum("bh,bkh->bk", self.reply_vectors(some), vectors[chosen])
-            chunks.append(products + self._paid(some, before, chosen))
+            prices, places = self.copy_prices(some, before, before.places[chosen, : len(self.copying)])
+            own, last = (torch.arange(len(x), device=chosen.device) for x in (chosen, self.copying))
+            chunks.append(products + prices[own[:, None, None], places, last].sum(dim=-1))
         return torch.cat(chunks)
-
-    def _paid(self, replies: Encoded, contexts: Encoded, chosen: Tensor) -> Tensor:
-        """The prices of copying (B, K) for the contexts `chosen` (B, K)."""
-        prices, places = self.copy_prices(replies, contexts, contexts.places[chosen, : len(self.copying)])
-        rows, last = (torch.arange(len(x), device=chosen.device) for x in (chosen, self.copying))
-        return prices[rows[:, None, None], places, last].sum(dim=-1)
 
 
 class RelevanceModel(nn.Module):

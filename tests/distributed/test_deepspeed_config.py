@@ -193,9 +193,8 @@ def test_frozen_models_that_cannot_be_are_refused(tmp_path):
 
 def test_the_reference_is_partitioned_as_the_policy_is(tmp_path):
     """zero3.json alone: with a whole reference, 8 billion parameters on 8 GPUs need 87 GiB in place of 61."""
-    (tmp_path / "zero3.json").write_text(
-        json.dumps({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})
-    )
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    (tmp_path / "zero3.json").write_text(json.dumps({"zero_optimization": zero}))
     (tmp_path / "whole.json").write_text('{"zero_optimization": {"stage": 0}}')
     keys = {"deepspeed_config": "zero3.json", "reward_class": {"id": "LengthMatch"}}
     for key, more, expected in (

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf_dialog.distributed import zero_checkpoint
+from rlhf_dialog.distributed import process_group, zero_checkpoint
 from rlhf_dialog.distributed.deepspeed_config import EngineSettings
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, load_deepspeed
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models import policy as policy_module
-from tests.parts.ranks import in_ranks
-from tests.parts.steps import distance, sgd_learner, whole_step
-from tests.parts.trainers import collect_next, numbers_of
+from tests.parts.ranks import CONFIG, in_ranks
+from tests.parts.steps import LR, distance, sgd_learner, whole_step
+from tests.parts.trainers import collect_next, make_trainer, numbers_of
 from tests.parts.zero_files import ZERO3, write_json
 
 
@@ -155,45 +155,37 @@ def with_deepspeed(ranks: World, rollout, rows, keys) -> dict:
     held = {}
     for engine in trainer.engines.values():
         for name, p in engine.module.named_parameters():
-            held[name] = (
-                p.numel(),
-                p.ds_tensor.numel() if hasattr(p, "ds_tensor") else p.numel(),
-                getattr(p, "ds_numel", p.numel()),
-            )
+            held[name] = p.numel(), getattr(p, "ds_tensor", p).numel(), getattr(p, "ds_numel", p.numel())
     return whole_step(trainer) | {"held": held}
 
 
 def start_and(work, *args):
     """In a forked rank: the group that DeepSpeed wants, then the work."""
-    from rlhf_dialog.config.schema import Config
-    from rlhf_dialog.distributed import process_group
-
-    raw = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
-    return work(process_group.start(Config.model_validate(raw | {"device": "cpu", "use_deepspeed": True})), *args)
-
-
-def deepspeed_rank(_: World, *args):
-    return start_and(with_deepspeed, *args)
+    return work(process_group.start(CONFIG.model_copy(update={"use_deepspeed": True})), *args)
 
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
-    ("stage", "rows", "share"),
+    ("stage", "rows", "more"),
     [
-        (1, [[0, 1, 2, 3], [4, 5, 6]], False),
-        (2, [[0, 1, 2, 3, 4, 5, 6], []], True),
-        (3, [[0, 1, 2, 3, 4, 5, 6], []], False),
+        (1, [[0, 1, 2, 3], [4, 5, 6]], {"use_share_model": False}),
+        (2, [[0, 1, 2, 3, 4, 5, 6], []], {"use_share_model": True}),
+        (3, [[0, 1, 2, 3, 4, 5, 6], []], {"use_share_model": False}),
+        (3, [[0, 1, 2, 3, 4, 5], [6]], {"per_device_microbatch_size": 3, "entropy_coef": 0.0}),
     ],
 )
-def test_ranks_of_deepspeed_make_the_step_of_one_plain_process(tmp_path, stage, rows, share):
-    keys = {"per_device_microbatch_size": 2, "rollout_batch_size": 7, "use_share_model": share, "max_grad_norm": 1e6}
+def test_ranks_of_deepspeed_make_the_step_of_one_plain_process(tmp_path, stage, rows, more, monkeypatch):
+    """At last with four positions at a time: the head is gathered once a pass, whatever a rank has to predict."""
+    keys = {"per_device_microbatch_size": 2, "rollout_batch_size": 7, "max_grad_norm": 1e6, **more}
     pytest.importorskip("deepspeed")
+    if "entropy_coef" in more:
+        monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 4 * 300)
     torch.manual_seed(0)
     rollout = collect_next(sgd_learner(None, None, World(), **keys))
     expected = whole_step(sgd_learner(rollout, [list(range(7))], World(), **keys))
     zero = ZERO3 if stage == 3 else {"stage": stage}
     given = keys | {"deepspeed_config": write_json(tmp_path, zero)}
-    for found in in_ranks(len(rows), deepspeed_rank, rollout, rows, given):
+    for found in in_ranks(len(rows), lambda _, *args: start_and(with_deepspeed, *args), rollout, rows, given):
         assert distance(found["moved"], expected["moved"]) <= 1e-4
         for name, value in numbers_of(expected["metrics"]).items():
             assert found["metrics"][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
@@ -201,16 +193,30 @@ def test_ranks_of_deepspeed_make_the_step_of_one_plain_process(tmp_path, stage, 
             assert (full, own) == ((0, -(-total // len(rows))) if stage == 3 else (total, total))
 
 
+RATES = {"lr": 1e-3, "critic_lr": 3e-2, "opti_eps": 1e-10}
+ONE_STEP = {"num_mini_batch": 1, "ppo_epoch": 1, "use_max_grad_norm": False}
+
+
+def longest_moves(world, keys):
+    """How far the first step moves the value head's weights and all others at most."""
+    trainer = make_trainer(world=world, ref_seed=3, ref_model="another", **RATES, **ONE_STEP, **keys)
+    moved = whole_step(trainer)["moved"]
+    sizes = {name: float(change.abs().max()) * LR for name, change in moved.items()}
+    return [max(size for name, size in sizes.items() if ("value_head" in name) is is_head) for is_head in (True, False)]
+
+
+def first_step(world, keys):
+    return start_and(longest_moves, keys) if "use_deepspeed" in keys else longest_moves(world, keys)
+
+
 @pytest.mark.multiprocess
-def test_ranks_of_zero3_may_need_different_numbers_of_chunks_of_logits(tmp_path, monkeypatch):
-    """Six responses and one, four positions at a time: the head is gathered once a pass, whatever a rank has to predict."""
-    pytest.importorskip("deepspeed")
-    monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 4 * 300)
-    keys = {"per_device_microbatch_size": 3, "rollout_batch_size": 7, "max_grad_norm": 1e6, "entropy_coef": 0.0}
-    torch.manual_seed(0)
-    rollout = collect_next(sgd_learner(None, None, World(), **keys))
-    expected = whole_step(sgd_learner(rollout, [list(range(7))], World(), **keys))
-    given = keys | {"deepspeed_config": write_json(tmp_path, ZERO3)}
-    for found in in_ranks(2, deepspeed_rank, rollout, [[0, 1, 2, 3, 4, 5], [6]], given):
-        assert distance(found["moved"], expected["moved"]) <= 1e-4
-        assert all(full == 0 for full, _, _ in found["held"].values())
+@pytest.mark.parametrize(("engine", "warmup"), [("ddp", 0), ("ddp", 1), ("fsdp", 0), ("fsdp", 1), ("zero2", 0)])
+def test_head_and_trunk_move_by_their_own_rates_under_every_engine(engine, warmup, tmp_path):
+    """Adam's first step is as long as the rate."""
+    keys = {"ddp": {}, "fsdp": {"use_fsdp": True}}.get(engine)
+    if keys is None:
+        pytest.importorskip("deepspeed")
+        keys = {"use_deepspeed": True, "deepspeed_config": write_json(tmp_path, {"stage": 2})}
+    expected = [3e-2, 0 if warmup else 1e-3]
+    for moves in in_ranks(2, first_step, {**keys, "critic_warmup": warmup}):
+        assert moves == pytest.approx(expected, rel=1e-3)

@@ -35,10 +35,8 @@ FEW = {  # 8 responses in two microbatches
 
 def test_published_counts():
     """124M parameters (openai-community/gpt2; tied), 8,030,261,248 (meta-llama/Meta-Llama-3-8B; not tied), 8 of 32 heads."""
-    gpt, llama = (
-        model_sizes(GPT2Config()),
-        model_sizes(LlamaConfig(**LLAMA_8B, num_key_value_heads=8, dtype="bfloat16")),
-    )
+    gpt = model_sizes(GPT2Config())
+    llama = model_sizes(LlamaConfig(**LLAMA_8B, num_key_value_heads=8, dtype="bfloat16"))
     assert (gpt.parameters, gpt.trunk, gpt.cache, gpt.is_half) == (124_439_808, 124_439_808, 2 * 12 * 768, False)
     assert (llama.parameters, llama.trunk) == (8_030_261_248, 8_030_261_248 - 128256 * 4096)
     assert (llama.cache, llama.is_half) == (2 * 32 * 8 * 128, True)
@@ -87,12 +85,8 @@ def test_16_bits_by_hand():
 
 def test_sampling_is_the_peak_of_many_rows():
     """Keys and values of 100 tokens, and four copies of the logits; eight where a filter sorts them. 128 rows at a time."""
-    many = FEW | {
-        "rollout_batch_size": 10**4,
-        "num_mini_batch": 2500,
-        "use_lora": True,
-        "per_device_rollout_size": 1000,
-    }
+    many = FEW | {"rollout_batch_size": 10**4, "num_mini_batch": 2500, "use_lora": True}
+    many["per_device_rollout_size"] = 1000
     cache, logits = 1000 * 100 * 4000 * 4, 1000 * 10_000 * 4
     weights = 4 * 10**9 + 12 * ADAPTER
     assert needed_bytes(settings(**many), BILLION) == weights + cache + 4 * logits
@@ -141,9 +135,8 @@ def test_a_run_that_does_not_fit_is_warned_once(folder, monkeypatch, caplog):
         caplog.clear()
         monkeypatch.setattr(memory, "host_memory", lambda free=free: (free, None))
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-        assert warn_of_memory(config, device) == needed_bytes(
-            config, read_sizes(config.model_path), on_cuda=device == CUDA
-        )
+        wanted = needed_bytes(config, read_sizes(config.model_path), on_cuda=device == CUDA)
+        assert warn_of_memory(config, device) == wanted
         assert len(caplog.messages) == bool(words)
         assert all(word in caplog.text for word in words)
 

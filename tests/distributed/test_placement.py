@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rlhf_dialog.distributed import frozen_models
+from rlhf_dialog.distributed import deepspeed_engine, frozen_models
 from rlhf_dialog.distributed.accelerator import Preparer
 from rlhf_dialog.distributed.deepspeed_config import EngineSettings
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine
@@ -28,11 +28,6 @@ from tests.parts.zero_files import config
 FAR = World(device=torch.device("meta"))  # a device that is no CPU
 
 
-def test_fp16_weights_need_a_gpu():
-    with pytest.raises(UserError, match="fp16 weights need a GPU"):
-        check_placement(config(use_fp16=True), torch.device("cpu"))
-
-
 class Carried(nn.Linear):
     """A model that notes where it is carried."""
 
@@ -48,17 +43,15 @@ class Carried(nn.Linear):
         return iter([SimpleNamespace(device=torch.device("cpu" if self.places[-1] == "cpu" else "meta"))])
 
 
-def test_a_frozen_model_waits_on_the_cpu_and_comes_for_each_scoring(monkeypatch):
-    judges = [Judge(), Judge()]
-    during = []
+def test_a_frozen_model_waits_on_the_cpu_and_comes_for_each_scoring():
+    class Asked(Judge):
+        def __call__(self, dialogues):
+            during.append(self.model.places[-1])
+            return [1.0] * len(dialogues)
+
+    judges, during = [Asked(), Asked()], []
     for judge in judges:
         judge.model = Carried()
-        monkeypatch.setattr(judge, "__class__", type("Asked", (Judge,), {"__call__": lambda self, ds: noted(self, ds)}))
-
-    def noted(judge, dialogues):
-        during.append(judge.model.places[-1])
-        return [1.0] * len(dialogues)
-
     reward = inside(2, summed(Halved(judges[0]), judges[1]))
     FrozenModels(CONFIG.model_copy(update={"intent_ds_config": "default"}), None, reward, FAR)
     assert [judge.model.places for judge in judges] == [["device", "cpu"]] * 2
@@ -109,9 +102,7 @@ def zero_engine(stage, module=None):
 
 def test_weights_of_stage_3_are_gathered_for_a_rollout_and_for_judging_those_of_rewards(monkeypatch):
     gathered = []
-    monkeypatch.setattr(
-        "rlhf_dialog.distributed.deepspeed_engine.gather_weights", lambda e: nullcontext(gathered.append(e))
-    )
+    monkeypatch.setattr(deepspeed_engine, "gather_weights", lambda e: nullcontext(gathered.append(e)))
     policy, critic, judge, waiting = Policy(gpt2()), Policy(gpt2()), nn.Linear(1, 1), Carried()
     frozen = [("of a judge", judge), ("of the reference", policy)]
     placement = placed(CONFIG, frozen, [waiting], policy=zero_engine(3, policy), critic=zero_engine(2, critic))
@@ -163,7 +154,9 @@ def test_an_adapter_is_exchanged_without_what_is_frozen_or_of_another_engine():
     assert {*policy._ddp_params_and_buffers_to_ignore} == {*others}
 
 
-def test_accelerate_is_told_what_the_run_has_decided(monkeypatch):
+def test_accelerate_is_told_what_the_run_has_decided_and_fp16_weights_need_a_gpu(monkeypatch):
+    with pytest.raises(UserError, match="fp16 weights need a GPU"):
+        check_placement(config(use_fp16=True), torch.device("cpu"))
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     monkeypatch.setenv("ACCELERATE_CONFIG_DS_FIELDS", "zero_stage")
     before, preparer = dict(os.environ), Preparer.__new__(Preparer)

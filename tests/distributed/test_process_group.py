@@ -9,13 +9,11 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import process_group, rank_errors
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
-from tests.parts.ranks import free_port, in_ranks
-
-CLASSES = {"env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "model_path": "m"}
+from tests.parts.ranks import CONFIG, free_port, in_ranks
 
 
 def config(**keys) -> Config:
-    return Config.model_validate({**CLASSES, **keys})
+    return CONFIG.model_copy(update={"device": "auto"} | keys)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +37,12 @@ def test_the_device(monkeypatch, keys, available, device):
 
 
 def test_one_process_trains(monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch, "set_num_threads", seen.append)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert process_group.start(config(device="cpu")) == World()
+    for threads in (None, 2):
+        assert process_group.start(config(device="cpu", pytorch_threads=threads)) == World()
+    assert seen == [2]
     assert rank_errors.rank() == 0
 
 
@@ -85,11 +87,3 @@ def test_ranks_meet_within_minutes_and_then_wait_for_each_other_for_an_hour():
     found = in_ranks(2, waits)
     assert [gloo for gloo, _ in found] == [timedelta(hours=1)] * 2
     assert [store for _, store in found] == [timedelta(minutes=10)] * 2
-
-
-def test_threads(monkeypatch):
-    seen = []
-    monkeypatch.setattr(torch, "set_num_threads", seen.append)
-    process_group.set_threads(config())
-    process_group.set_threads(config(pytorch_threads=2))
-    assert seen == [2]

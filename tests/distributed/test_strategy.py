@@ -18,11 +18,8 @@ from rlhf_dialog.errors import UserError
 
 CLASSES = {"env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "model_path": "m"}
 DDP = {"distributed_type": "MULTI_GPU"}
-FSDP = {
-    "distributed_type": "FSDP",
-    "mixed_precision": "no",
-    "fsdp_config": {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"},
-}
+WRAP = {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
+FSDP = {"distributed_type": "FSDP", "mixed_precision": "no", "fsdp_config": WRAP}
 ZERO = {"distributed_type": "DEEPSPEED", "mixed_precision": "no", "deepspeed_config": {"zero_stage": 2}}
 PREFIXES = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_LM_", "WORLD_SIZE", "RANK", "LOCAL_RANK")
 

@@ -92,11 +92,16 @@ def test_what_ranks_say_to_each_other():
         assert found == expected
 
 
-def fail(world: World, errors: dict) -> tuple[str, str, str]:
+def fail(world: World, errors: dict, on_main: bool = False) -> tuple[str, str, str]:
+    def action() -> None:
+        if world.rank in errors:
+            raise errors[world.rank]
+
     try:
+        if on_main:
+            world.on_main(action)
         with world.fail_together():
-            if world.rank in errors:
-                raise errors[world.rank]
+            action()
     except Exception as error:
         assert world.sum_numbers([1.0]) == [world.size]  # nobody is left behind
         return type(error).__name__, str(error), str(error.__cause__)
@@ -104,7 +109,7 @@ def fail(world: World, errors: dict) -> tuple[str, str, str]:
 
 
 @pytest.mark.multiprocess
-def test_an_error_of_one_rank_is_an_error_of_all_and_names_the_rank():
+def test_an_error_of_one_rank_is_an_error_of_all_and_names_the_rank_where_not_only_rank_0_worked():
     first, second, third = in_ranks(3, fail, {1: UserError("no data")})
     assert first[:2] == third[:2] == second[:2] == ("UserError", "rank 1: no data")
     assert "UserError: no data" in first[2]
@@ -113,21 +118,9 @@ def test_an_error_of_one_rank_is_an_error_of_all_and_names_the_rank():
     assert second[:2] == ("KeyError", "'x'")
     assert in_ranks(2, fail, {0: UserError("a"), 1: UserError("a")}) == [("UserError", "a", "None")] * 2
     assert in_ranks(2, fail, {}) == [("", "", "")] * 2
-
-
-def first_fails(world: World, failure: Exception) -> tuple[str, str]:
-    def action() -> None:
-        assert world.is_main
-        raise failure
-
-    try:
-        world.on_main(action)
-    except Exception as error:
-        return type(error).__name__, str(error)
-    return "", ""
-
-
-@pytest.mark.multiprocess
-def test_an_error_of_what_only_rank_0_does_reaches_all():
-    assert in_ranks(2, first_fails, UserError("locked")) == [("UserError", "locked")] * 2
-    assert in_ranks(2, first_fails, KeyError("x")) == [("KeyError", "'x'"), ("RunStopped", "KeyError: 'x'")]
+    for error, others in (
+        (UserError("locked"), ("UserError", "locked")),
+        (KeyError("x"), ("RunStopped", "KeyError: 'x'")),
+    ):
+        first, second = in_ranks(2, fail, {0: error, 1: ZeroDivisionError()}, True)  # rank 1 does nothing
+        assert (first[:2], second[:2]) == ((type(error).__name__, str(error)), others)

@@ -6,7 +6,6 @@ import pytest
 
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.compare import Comparison
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.evaluation.replies import generate_replies
@@ -15,7 +14,7 @@ from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer
-from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
+from tests.parts.tiny import chat_tokenizer, gpt2
 
 
 def test_what_counts_tokens_is_not_compared_between_two_tokenizers(monkeypatch, caplog):
@@ -54,25 +53,6 @@ def chat_agent(seed: int, system_prompt: str | None) -> ChatAgent:
 
 def vowels(replies):
     return [sum(letter in "aeiou" for letter in dialogue.response) for dialogue in replies.dialogues]
-
-
-def test_another_system_prompt_is_that_of_an_agent_that_has_it():
-    agent = chat_agent(0, "Be brief .")
-    for text in ("Be very loud .", None):
-        replies = [
-            generate_replies(one, ASKED, Sampling(9)).dialogues
-            for one in (agent.with_system_prompt(text), chat_agent(0, text))
-        ]
-        assert replies[0] == replies[1] != generate_replies(agent, ASKED, Sampling(9)).dialogues
-
-
-def test_a_model_without_a_template_has_no_system_prompt():
-    settings = AgentSettings()
-    encoder = prompt_encoder(byte_tokenizer(), settings.turn_separator, settings.max_prompt_length)
-    with pytest.raises(
-        UserError, match="a system prompt needs a model with a chat template; this one separates turns by"
-    ):
-        ChatAgent(Policy(gpt2()).eval(), encoder, settings).with_system_prompt("Be brief .")
 
 
 def test_the_best_of_several_replies_is_chosen_among_the_agents_own(monkeypatch):

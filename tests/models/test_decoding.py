@@ -24,15 +24,6 @@ from tests.parts.zoo import KINDS, PAD, new_lm
 
 FILTERS = ({}, {"top_k": 8}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.9})
 WAYS = [*(row(kind, True) for kind in KINDS), ("gpt2", False)]
-FLOATS = ("logprobs", "entropy", "values")
-
-
-def compare(kind, found, expected, mask, **closer):
-    for name in FLOATS:
-        ours, theirs = columns_of(found)[name], getattr(expected, name)
-        assert not ours[~mask].any()
-        options = {**policies.tolerance(kind), **closer}
-        torch.testing.assert_close(ours[mask], theirs[mask], **options, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.parametrize(("kind", "packing"), WAYS)
@@ -63,8 +54,12 @@ def test_what_sampling_knows_equals_the_plain_path(kind, packing):
         sampling = Sampling(9, temperature=(1.0, 0.7)[seed % 2], **filters)
         found = answered(policy, case, sampling, seed=seed, rows_at_once=5, prompts_at_once=2)
         expected = plain.evaluated(oracle, as_case(case, found), sampling.temperature)
-        compare(kind, found, expected, found.tokens.response_mask)
-        lengths |= set(found.tokens.response_mask.sum(dim=1).tolist())
+        mask = found.tokens.response_mask
+        for name in ("logprobs", "entropy", "values"):
+            ours, theirs = columns_of(found)[name], getattr(expected, name)
+            assert not ours[~mask].any()
+            torch.testing.assert_close(ours[mask], theirs[mask], **policies.tolerance(kind))
+        lengths |= set(mask.sum(dim=1).tolist())
         assert (found.tokens.support is None) == (not filters)
     assert len(lengths) > 4  # some rows left the batch early
 

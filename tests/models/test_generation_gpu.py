@@ -27,16 +27,12 @@ def on_gpu():
     return policy
 
 
-def prompts(device):
-    generator = torch.Generator().manual_seed(3)
-    ids = [torch.randint(0, 250, (n,), generator=generator).tolist() for n in (5, 17, 9, 12, 3)]
-    return TokenBatch.from_prompts(ids, PAD, device)
-
-
 def answer(policy, sampling):
     """Responses on the device of the policy, which end with a text, with the same random numbers each time."""
     stop = StopRule(policy, byte_tokenizer(separator_token=False), "<EOU>")
-    batch = prompts(policy.lm.device)
+    generator = torch.Generator().manual_seed(3)
+    ids = [torch.randint(0, 250, (n,), generator=generator).tolist() for n in (5, 17, 9, 12, 3)]
+    batch = TokenBatch.from_prompts(ids, PAD, policy.lm.device)
     torch.manual_seed(1)
     return Responder(policy, None, sampling, stop).generate(batch)
 
@@ -83,14 +79,10 @@ def test_a_plan_that_the_host_makes_needs_no_wait():
 NUMBERS = [torch.arange(3), torch.empty(0, dtype=torch.long), torch.tensor([7])]
 
 
-def test_on_a_cpu_nothing_is_copied():
+def test_sending_does_not_wait_and_fetching_waits_once_and_on_a_cpu_nothing_is_copied():
     x = torch.ones(2, 3)
-    assert send(x, CPU) is x
-    assert fetch(x)[0] is x
+    assert send(x, CPU) is fetch(x)[0] is x
     assert all(x is y for x, y in zip(send_all(NUMBERS, CPU), NUMBERS, strict=True))
-
-
-def test_sending_does_not_wait_and_fetching_waits_once():
     with pretended_gpu() as gpu:
         x = send(torch.ones(2, 3), CUDA)
         numbers = send_all(NUMBERS, CUDA)

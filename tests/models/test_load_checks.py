@@ -12,7 +12,6 @@ from transformers import (
     LlamaForCausalLM,
     MambaConfig,
     MambaForCausalLM,
-    PreTrainedModel,
 )
 
 from rlhf_dialog.errors import UserError
@@ -34,7 +33,8 @@ from rlhf_dialog.models.load_checks import (
 from rlhf_dialog.models.packing import ATTENTION, KeyValues, can_pack, run_packed
 from rlhf_dialog.models.policy import Policy, packs
 from tests.parts.faulty import CountsFromOne, CountsPadding, DrawsItself, Drops, Narrows, SeesPadding, new
-from tests.parts.tiny import byte_tokenizer, gpt2
+from tests.parts.pretended_gpu import CUDA, pretended_gpu
+from tests.parts.tiny import byte_tokenizer, gpt2, llama
 from tests.parts.zoo import GROUPED, LIKE_LLAMA, new_lm
 
 
@@ -72,7 +72,7 @@ def test_limits_are_twenty_times_the_noise_within_two_bounds():
     assert largest(torch.ones(2), torch.ones(3)) == math.inf
 
 
-def unpacked_again(lm: PreTrainedModel) -> None:
+def unpacked_again(lm):
     """The model is as it was, and gives finite predictions."""
     assert not packs(lm)
     assert lm(torch.arange(2, 8).unsqueeze(0)).logits.isfinite().all()
@@ -155,3 +155,20 @@ def test_a_model_with_a_fault_is_refused_and_a_healthy_one_passes(kind, when):
     with pytest.raises(UserError, match=f"model_path: 'x' .* nats when {when}"):
         check_left_padding(lm, SingleRowPredictions(lm), "x", "model_path")
     check_left_padding(healthy, SingleRowPredictions(healthy), "x", "model_path")
+
+
+def test_the_tries_see_float32_and_the_first_layers(monkeypatch):
+    monkeypatch.setattr(load_checks, "LAYERS", 4)
+    with pretended_gpu():
+        lm = llama(num_hidden_layers=6).bfloat16().to(CUDA)
+        whole = list(lm.model.layers)
+        with load_checks.trial_form(lm):
+            assert list(lm.model.layers) == whole[:4]
+            assert {p.dtype for p in lm.parameters()} == {torch.float32}
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert list(lm.model.layers) == whole
+        assert {p.dtype for p in lm.parameters()} == {torch.bfloat16}
+    cpu = llama(num_hidden_layers=6).bfloat16()
+    with load_checks.trial_form(cpu):
+        assert len(cpu.model.layers) == 6
+        assert {p.dtype for p in cpu.parameters()} == {torch.bfloat16}

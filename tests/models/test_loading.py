@@ -40,20 +40,18 @@ def settings(model_path, tokenizer_path=None, **keys):
     )
 
 
-def test_position_ids_by_hand():
-    mask = torch.tensor([[False, False, True, True], [True, True, True, True], [False] * 4, [True, False, True, True]])
-    assert position_ids_of(mask).tolist() == [[0, 0, 0, 1], [0, 1, 2, 3], [0, 0, 0, 0], [0, 0, 1, 2]]
-
-
-def test_last_token_by_hand():
-    assert last_token(masks_of("110", "101", "000", "010")).tolist() == [1, 2, -1, 1]
-
-
-def test_accepted_options():
+def test_masks_and_options_by_hand():
     class Takes(torch.nn.Module):
         def forward(self, x, position_ids=None): ...
 
     assert supported_options(Takes(), position_ids=1, logits_to_keep=2) == {"position_ids": 1}
+    assert last_token(masks_of("110", "101", "000", "010")).tolist() == [1, 2, -1, 1]
+    assert position_ids_of(masks_of("0011", "1111", "0000", "1011")).tolist() == [
+        [0, 0, 0, 1],
+        [0, 1, 2, 3],
+        [0, 0, 0, 0],
+        [0, 0, 1, 2],
+    ]
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -66,6 +64,8 @@ def test_loaded_models(tmp_path, share):
     assert all(p.requires_grad for p in models.policy.parameters())
     assert not any(p.requires_grad for p in models.ref_policy.parameters())
     assert {p.dtype for p in models.policy.parameters()} == {torch.float32}
+    trained = sum(p.numel() for p in gpt2().parameters()) + 33 * share
+    assert trained_parameters([models.policy, models.ref_policy]) == trained
     ours, theirs = (teacher_forced(m, TokenBatch(*EPISODES), 1.0) for m in (models.policy, models.ref_policy))
     assert torch.equal(ours.logprobs, theirs.logprobs)
     values = ours.values if share else critic_values(models.critic, TokenBatch(*EPISODES))
@@ -88,15 +88,10 @@ def test_the_key_packing_reaches_every_model(tmp_path, packing):
         assert lm.config._attn_implementation == (ATTENTION if packing else "sdpa")
 
 
-def test_only_gae_has_a_critic(tmp_path):
-    models = load_models(settings(save(tmp_path), use_share_model=False, advantage_estimator="reinforce_pp"), CPU)
-    assert models.critic is None
-    assert models.policy.value_head is None
-
-
-def test_another_reference(tmp_path):
+def test_another_reference_and_an_estimator_without_a_critic(tmp_path):
     path, ref = save(tmp_path / "lm"), save(tmp_path / "ref", gpt2(5, initializer_range=0.3))
-    models = load_models(settings(path, ref_model=ref), CPU)
+    models = load_models(settings(path, ref_model=ref, use_share_model=False, advantage_estimator="reinforce_pp"), CPU)
+    assert models.critic is models.policy.value_head is None
     expected = load_causal_lm(ref, "ref_model")
     assert torch.equal(models.ref_policy.lm.transformer.wte.weight, expected.transformer.wte.weight)
     assert not torch.equal(models.ref_policy.lm.transformer.wte.weight, models.policy.lm.transformer.wte.weight)
@@ -168,12 +163,9 @@ def test_autocast_gives_float32_from_bfloat16():
         assert (x - y).abs().max() < 0.5
 
 
-def test_tokenizer_larger_than_the_embedding(tmp_path):
+def test_tokenizer_that_is_too_large_or_of_another_model(tmp_path):
     with pytest.raises(UserError, match=r"tokenizer_path.*has 259 tokens, but the model .* for 258"):
-        load_models(settings(save(tmp_path, gpt2(vocab_size=258))), CPU)
-
-
-def test_tokenizer_of_another_model(tmp_path):
+        load_models(settings(save(tmp_path / "small", gpt2(vocab_size=258))), CPU)
     path = save(tmp_path / "lm")
     other = byte_tokenizer()
     other.add_tokens([AddedToken("how")])
@@ -197,13 +189,6 @@ def test_model_folder_without_a_tokenizer(tmp_path):
     assert len(load_models(settings(bare, tokenizer_path=tokenizer), CPU).tokenizer) == 259
     with pytest.raises(UserError, match=r"tokenizer_path"):
         load_models(settings(bare), CPU)
-
-
-def test_trained_parameters():
-    policy = Policy(gpt2(), with_value_head=True)
-    frozen = Policy(gpt2()).requires_grad_(False)
-    expected = sum(p.numel() for p in gpt2().parameters()) + 32 + 1
-    assert trained_parameters([policy, frozen]) == expected
 
 
 def test_a_model_that_looks_ahead_is_refused(tmp_path):
@@ -246,12 +231,6 @@ def test_a_critic_that_does_not_fit_the_policy_is_refused(tmp_path, change, size
         load_models(settings(save(tmp_path / "lm"), critic_path=start), CPU)
 
 
-@pytest.mark.parametrize("keys", [{"use_share_model": True}, {"use_lora": True}, {"advantage_estimator": "rloo"}])
-def test_without_a_separate_critic_a_start_for_it_is_a_mistake(keys):
-    with pytest.raises(UserError, match="critic_path: only a separate critic"):
-        settings("unused", critic_path="unused", **keys)
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_configuration_says_whether_the_matrices_of_the_file_are_one(tmp_path, tied):
     path = save(tmp_path, llama(tie_word_embeddings=tied))
@@ -272,24 +251,18 @@ def test_weights_that_are_not_numbers_are_refused(tmp_path):
 # -- what a checkpoint holds of a module
 
 
-def equal(one, other) -> bool:
-    return all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
+def test_a_module_comes_back_and_names_that_are_missing_or_too_many(tmp_path):
+    def equal(one, other) -> bool:
+        return all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
 
-
-def test_a_whole_module_comes_back(tmp_path):
     first, second = Policy(gpt2(1), with_value_head=True), Policy(gpt2(2), with_value_head=True)
     save_module(first, tmp_path / "x.safetensors")
     assert not equal(first, second)
     assert load_module(second, tmp_path / "x.safetensors", CPU) == ([], [])
     assert equal(first, second)
-
-
-def test_names_that_are_missing_or_too_many(tmp_path):
     save_module(Policy(gpt2()), tmp_path / "bare.safetensors")
-    headed = Policy(gpt2(), with_value_head=True)
-    save_module(headed, tmp_path / "headed.safetensors")
     head = ["value_head.bias", "value_head.weight"]
-    assert load_module(headed, tmp_path / "bare.safetensors", CPU, strict=False) == (head, [])
-    assert load_module(Policy(gpt2()), tmp_path / "headed.safetensors", CPU, strict=False) == ([], head)
+    assert load_module(first, tmp_path / "bare.safetensors", CPU, strict=False) == (head, [])
+    assert load_module(Policy(gpt2()), tmp_path / "x.safetensors", CPU, strict=False) == ([], head)
     with pytest.raises(RuntimeError, match="value_head"):
-        load_module(headed, tmp_path / "bare.safetensors", CPU)
+        load_module(first, tmp_path / "bare.safetensors", CPU)

@@ -1,5 +1,6 @@
 """Networks of the user's: what a run asks of them, and the recurrent one of docs/MODELS.md beside a plain computation."""
 
+import copy
 import json
 from types import SimpleNamespace
 
@@ -206,9 +207,9 @@ def test_a_critic_values_each_token_before_it_was_written(dims):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"model_class": {"id": "Mean"}, "use_lora": True}, "model_class: is not supported with use_lora: true"),
-        ({"use_share_model": True}, "critic_class: under use_share_model: true there is"),
-        ({"advantage_estimator": "reinforce_pp"}, "critic_class: under advantage_estimator: reinforce_pp there is no"),
+        ({"model_class": {"id": "Mean"}, "use_lora": True}, "model_class: .* use_lora: true"),
+        ({"use_share_model": True}, "critic_class: under use_share_model: true"),
+        ({"advantage_estimator": "reinforce_pp"}, "critic_class: under advantage_estimator: reinforce_pp"),
     ],
 )
 def test_keys_that_contradict_a_network(keys, message):
@@ -217,12 +218,9 @@ def test_keys_that_contradict_a_network(keys, message):
 
 
 def test_a_trainer_on_a_network_passes_its_checks():
-    def new_lm(_):
-        lm = loaded("GruPolicy", {"vocab_size": 259, "hidden_size": 12})
-        lm.generation_config = SimpleNamespace(eos_token_id=None)
-        return lm
-
-    trainer = make_trainer(new_lm=new_lm)
+    lm = loaded("GruPolicy", {"vocab_size": 259, "hidden_size": 12})
+    lm.generation_config = SimpleNamespace(eos_token_id=None)
+    trainer = make_trainer(new_lm=lambda _: copy.deepcopy(lm))
     first, second = trainer.step(), trainer.step()
     assert (first["objective/kl"], second["iteration"]) == (pytest.approx(0, abs=1e-6), 2)
 

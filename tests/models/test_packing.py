@@ -18,13 +18,10 @@ from rlhf_dialog.models.packing import (
     run_packed,
 )
 from rlhf_dialog.models.policy import Policy, teacher_forced
+from tests.parts.masks import masks_of
 from tests.parts.plain import new_case
 from tests.parts.token_batches import prompts_of
 from tests.parts.zoo import new_lm
-
-
-def masks_of(*rows):
-    return torch.tensor([[letter == "1" for letter in row] for row in rows])
 
 
 def slow_attention(query, key, value, scale, window):
@@ -71,15 +68,11 @@ def test_gradients_of_the_explicit_attention():
     twins = [x.detach().double().requires_grad_() for x in inputs]
     weights = random(2, 2, 5, 4)
     (causal_attention(*inputs, 0.5, None).double() * weights).sum().backward()
-    (slow_attention_with_gradients(*twins, 0.5) * weights).sum().backward()
+    scores = twins[0] @ twins[1].transpose(2, 3) * 0.5
+    ahead = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    (scores.masked_fill(ahead, -torch.inf).softmax(-1) @ twins[2] * weights).sum().backward()
     for x, y in zip(inputs, twins, strict=True):
         torch.testing.assert_close(x.grad.double(), y.grad, rtol=0.05, atol=0.05)
-
-
-def slow_attention_with_gradients(query, key, value, scale):
-    scores = query @ key.transpose(2, 3) * scale
-    ahead = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    return scores.masked_fill(ahead, -torch.inf).softmax(-1) @ value
 
 
 def rows_of(lengths):

@@ -34,12 +34,6 @@ def folder(request, tmp_path):
     return tmp_path / "model"
 
 
-def models_of(folder, **keys):
-    given = {"env": {"args": {"data_path": "unused"}}, "reward_class": {"id": "LengthMatch"}, "use_share_model": True}
-    config = Config(model_path=str(folder), **given | keys)
-    return load_models(config, torch.device("cpu")), config
-
-
 def expected(folder, temperature):
     """Log-probabilities, entropies and whole distributions at the reply's tokens, by a plain forward pass in float64."""
     lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
@@ -54,7 +48,8 @@ def expected(folder, temperature):
 
 def test_policy_reference_and_kl_are_those_of_the_tokens_alone(folder):
     temperature = 0.7
-    models, _ = models_of(folder)
+    given = {"env": {"args": {"data_path": "unused"}}, "reward_class": {"id": "LengthMatch"}, "use_share_model": True}
+    models = load_models(Config(model_path=str(folder), **given), torch.device("cpu"))
     with torch.no_grad():
         for name, weight in models.policy.lm.named_parameters():
             if "norm" in name or "ln_" in name:

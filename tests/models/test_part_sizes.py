@@ -75,7 +75,7 @@ def test_what_cannot_be_halved_is_raised():
     assert lacks_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
 
 
-def test_finished_parts_are_kept():
+def test_finished_parts_are_kept_and_the_smaller_size_of_others_is_taken():
     sizes, parts = PartSizes(), []
 
     def compute(numbers):
@@ -87,10 +87,6 @@ def test_finished_parts_are_kept():
     assert sizes.in_parts("generation", 4, range(9), compute) == [4, 1, 1, 1, 1, 1]
     assert parts == [[0, 1, 2, 3], [4, 5, 6, 7], [4, 5], [4], [5], [6], [7], [8]]
     assert sizes.in_parts("other", 4, [], len) == [0]
-
-
-def test_the_smaller_size_of_others_is_taken():
-    sizes = PartSizes()
     sizes.rows = {"update": 4, "reference": 8}
     sizes.lower({"update": 8, "reference": 2, "generation": 64})
     assert sizes.rows == {"update": 4, "reference": 2, "generation": 64}

@@ -131,15 +131,8 @@ def test_kl_divergence_by_hand():
 def test_logits_in_chunks_change_nothing(kind, filtered, monkeypatch):
     """Chunks of 1, 2 and 5 positions, recomputed on the way back: the same numbers and gradients."""
     policy, case = new_policy(kind), new_case(4 + filtered, filtered=filtered)
-    chunks = []
-
-    def counting(logits, *rest):
-        chunks.append(len(logits))
-        return predict(logits, *rest)
-
-    predict = policy_module.predict
-    monkeypatch.setattr(policy_module, "predict", counting)
-    found = []
+    chunks, found, predict = [], [], policy_module.predict
+    monkeypatch.setattr(policy_module, "predict", lambda x, *rest: chunks.append(len(x)) or predict(x, *rest))
     for positions in (100, 1, 2, 5):
         monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", positions * 61 + 60)
         assert policy.positions_at_once == positions

@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rlhf_dialog.models import loading, precision
+from rlhf_dialog.models import precision
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.loading import load_causal_lm, load_models
 from rlhf_dialog.models.policy import Policy, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
 from tests.parts import tiny
+from tests.parts.policies import Ends
 from tests.parts.pretended_gpu import pretended_gpu
 from tests.parts.saved_models import CPU, EPISODES, save
 from tests.parts.token_batches import respond_to
@@ -70,8 +71,6 @@ def types_of(model):
     ],
 )
 def test_frozen_linear_layers_keep_the_type_of_their_checkpoint_on_a_gpu(saved, checkpoint, keys, wanted, monkeypatch):
-    in_bf16 = {"use_amp": keys.get("precision") != "fp32", "amp_dtype": torch.bfloat16}
-    monkeypatch.setattr(loading, "autocast_of", lambda *_: in_bf16)
     monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda _: None)
     with pretended_gpu():
         models = load_models(settings(model_path=saved[checkpoint], **keys), torch.device("cuda", 0))
@@ -79,13 +78,10 @@ def test_frozen_linear_layers_keep_the_type_of_their_checkpoint_on_a_gpu(saved, 
         assert {p.dtype for p in models.policy.parameters() if p.requires_grad} == {torch.float32}
 
 
-def test_on_a_cpu_every_weight_is_float32(saved):
+def test_narrow_weights_give_the_same_numbers_bit_for_bit_and_on_a_cpu_every_weight_is_float32(saved):
+    """Those of the trained policy from the same checkpoint, whose weights are float32: so the first KL is 0."""
     models = load_models(settings(model_path=saved["bf16"], precision="bf16"), CPU)
     assert {p.dtype for model in (models.policy, models.ref_policy) for p in model.parameters()} == {torch.float32}
-
-
-def test_narrow_weights_give_the_same_numbers_bit_for_bit(saved):
-    """Those of the trained policy from the same checkpoint, whose weights are float32: so the first KL is 0."""
     wide, slim = (Policy(load_causal_lm(saved["bf16"], "model_path"), use_amp=True).eval() for _ in "ab")
     precision.narrow(slim.lm.requires_grad_(False))
     assert types_of(slim) == ({torch.bfloat16}, {torch.float32})
@@ -119,13 +115,6 @@ class Casts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Never:
-    """A rule that ends no response."""
-
-    def find_ends(self, ids):
-        return torch.zeros(len(ids), dtype=torch.bool)
-
-
 def test_the_base_of_lora_is_not_converted_for_each_token(tmp_path):
     """Each matrix is converted once in a rollout, as many tokens as it writes; the base stays frozen."""
     path = save(tmp_path, tiny.llama())
@@ -136,7 +125,7 @@ def test_the_base_of_lora_is_not_converted_for_each_token(tmp_path):
     found = {}
     for tokens in (1, 2, 9):
         with Casts(policy) as casts:
-            respond_to(policy, ids, ids >= 0, Sampling(tokens), Never(), 0)
+            respond_to(policy, ids, ids >= 0, Sampling(tokens), Ends([]), 0)
         found[tokens] = casts.count
     base = 2 * 7 + 1  # linear layers, and the head
     adapters = 2 * 2 * 7

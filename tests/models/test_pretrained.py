@@ -14,14 +14,11 @@ from tests.parts.hub_answers import answer
 pytestmark = pytest.mark.usefixtures("forget")
 
 
-def test_a_folder_loads_whatever_the_network(tmp_path):
+def test_a_folder_loads_whatever_the_network_also_one_of_the_home_folder(tmp_path, monkeypatch):
     tiny.gpt2(seed=3).save_pretrained(tmp_path / "lm")
     lm = pretrained.load_pretrained(AutoModelForCausalLM, str(tmp_path / "lm"), "model_path")
     expected = tiny.gpt2(seed=3).state_dict()
     assert all(torch.equal(expected[name], tensor) for name, tensor in lm.state_dict().items())
-
-
-def test_the_home_folder_is_expanded(tmp_path, monkeypatch):
     tiny.byte_tokenizer().save_pretrained(tmp_path / "words")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert pretrained.load_pretrained(AutoTokenizer, "~/words", "k").convert_tokens_to_ids("<EOU>") == 258
@@ -38,18 +35,12 @@ def test_a_hub_name_without_network_fails_at_once_with_its_key():
     assert "\n" not in text
 
 
-@pytest.mark.parametrize("path", ["./absent", "/absent/model", "a/b/c"])
-def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(online, monkeypatch, path):
+@pytest.mark.parametrize("path", ["./absent", "/absent/model", "a/b/c", __file__])
+def test_a_folder_that_is_not_there_or_a_file_is_not_looked_for_on_the_hub(online, monkeypatch, path):
     asked = answer(monkeypatch, AssertionError("asked"))
     with pytest.raises(UserError, match=f"ref_model: no such folder: '{path}'"):
         pretrained.load_pretrained(AutoModelForCausalLM, path, "ref_model")
     assert asked == []
-
-
-def test_a_file_is_no_model_folder(tmp_path):
-    (tmp_path / "model.bin").touch()
-    with pytest.raises(UserError, match="no such folder"):
-        pretrained.load_pretrained(AutoModelForCausalLM, str(tmp_path / "model.bin"), "model_path")
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_a_score_depends_on_its_pair_alone():
     alone = [[model.scores([c], [r], torch.zeros(1, 1, dtype=torch.long))[:, 0, 0] for c in CONTEXTS] for r in REPLIES]
     assert torch.allclose(together.permute(1, 2, 0), torch.stack([*map(torch.stack, alone)]), atol=1e-4)
     assert together.std() > 0.01
+    assert model.scores([], [], torch.zeros(0, 5, dtype=torch.long)).shape == (2, 0, 5)
 
 
 def test_training_and_use_compute_the_same_scores():
@@ -74,10 +75,6 @@ def test_a_table_numbers_each_text_once():
     assert table.ids[0] == []
 
 
-def test_no_replies_have_no_scores():
-    assert letter_model().scores([], [], torch.zeros(0, 5, dtype=torch.long)).shape == (2, 0, 5)
-
-
 def test_a_saved_model_scores_as_before(tmp_path):
     path = save_letters(tmp_path, "bag", seed=3, copied_turns=2)
     document = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
@@ -91,6 +88,8 @@ def test_a_saved_model_scores_as_before(tmp_path):
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
     assert is_relevance_folder(path)
     assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".safetensors"}
+    (tmp_path / "config.json").write_text("[", encoding="utf-8")
+    assert not any(is_relevance_folder(str(one)) for one in (tmp_path, tmp_path / "nowhere"))
 
 
 def edit(path, **values):
@@ -133,9 +132,3 @@ def test_a_damaged_folder_is_the_users_error(damage, words, tmp_path):
     with pytest.raises(UserError, match=words) as error:
         load_relevance(path, "reward_class.args.model")
     assert str(error.value).startswith("reward_class.args.model: ")
-
-
-def test_other_folders_are_none(tmp_path):
-    assert not is_relevance_folder(str(tmp_path / "nowhere"))
-    (tmp_path / "config.json").write_text("[", encoding="utf-8")
-    assert not is_relevance_folder(str(tmp_path))

@@ -78,9 +78,9 @@ def test_an_agent_keeps_what_a_chat_shows(tmp_path):
 CHAT = {"turn_separator": "chat_template", "system_prompt": "Be brief .", "context_size": 3}
 
 
-def save_chat_agent(folder, **settings):
-    tokenizer, policy = chat_tokenizer(), Policy(gpt2(vocab_size=261)).eval()
-    save_agent(folder, policy, tokenizer, AgentSettings(**{**CHAT, **settings}))
+def save_chat_agent(folder, tokenizer=None, **settings):
+    policy = Policy(gpt2(vocab_size=261)).eval()
+    save_agent(folder, policy, tokenizer or chat_tokenizer(), AgentSettings(**{**CHAT, **settings}))
     return folder
 
 
@@ -194,9 +194,8 @@ def test_what_is_trained_from_an_agent_has_the_template_of_before(tmp_path):
     tokenizer = read_tokenizer(str(first), "model_path")
     tokenizer.save_pretrained(tmp_path / "fine_tuned")
     assert (tmp_path / "fine_tuned" / "chat_template.jinja").read_text() == CHATML
-    settings = AgentSettings(**{**CHAT, "system_prompt": "Be long .", "context_size": 1})
-    save_agent(tmp_path / "second", Policy(gpt2(vocab_size=261)).eval(), tokenizer, settings)
-    text = AutoTokenizer.from_pretrained(tmp_path / "second").apply_chat_template(
+    second = save_chat_agent(tmp_path / "second", tokenizer, system_prompt="Be long .", context_size=1)
+    text = AutoTokenizer.from_pretrained(second).apply_chat_template(
         [{"role": "user", "content": x} for x in "ab"], tokenize=False
     )
     assert text == "<|im_start|>system\nBe long .<|im_end|>\n<|im_start|>user\na\n\nb<|im_end|>\n"

@@ -8,6 +8,7 @@ import torch
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.models.chat_agent import ChatAgent, GrowingReply, certain, stream
 from rlhf_dialog.models.generation import Responder, Sampling, StopRule, random_numbers
+from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import Policy
 from tests.parts.agents import save
 from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
@@ -15,12 +16,8 @@ from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
 TURNS = [["Hello"], ["One", "Two two two", "Three"], ["Where is the ladder ?"]]
 
 
-def plain(lm):
-    lm.set_attn_implementation("sdpa")
-    return lm
-
-
-def speaker(lm, separator="<EOU>", tokenizer=None, **sampling) -> Responder:
+def speaker(lm, separator="<EOU>", tokenizer=None, packing=True, **sampling) -> Responder:
+    lm.set_attn_implementation(ATTENTION if packing else "sdpa")
     tokenizer = tokenizer or byte_tokenizer(separator_token=separator == "<EOU>")
     policy = Policy(lm).eval()
     encoder = prompt_encoder(tokenizer, separator, 60)
@@ -36,7 +33,7 @@ def steps_of(speaker: Responder, turns, numbers=None) -> list[list[GrowingReply]
 
 KINDS = {
     "packed": lambda: speaker(gpt2(initializer_range=0.1), max_new_tokens=40),
-    "padded": lambda: speaker(plain(gpt2(initializer_range=0.1)), max_new_tokens=40),
+    "padded": lambda: speaker(gpt2(initializer_range=0.1), packing=False, max_new_tokens=40),
     "filtered": lambda: speaker(gpt2(), max_new_tokens=30, top_p=0.9, temperature=1.3),
     "separator of text": lambda: speaker(gpt2(initializer_range=0.1), separator="Q", max_new_tokens=40),
     "chat template": lambda: speaker(gpt2(vocab_size=261), "chat_template", chat_tokenizer(), max_new_tokens=30),
@@ -60,15 +57,12 @@ def test_a_stream_ends_as_a_reply_that_is_written_at_once(kind):
             before = reply_now
 
 
-def test_without_numbers_a_stream_draws_them_as_a_reply_does(tmp_path):
+def test_without_numbers_a_stream_draws_them_as_a_reply_does_and_ends_when_nobody_wants_more(tmp_path):
     agent = ChatAgent.load(save(tmp_path, {"max_new_tokens": 12}))
     torch.manual_seed(3)
     expected = agent.chat("Hello there")
     torch.manual_seed(3)
     assert steps_of(agent, [["Hello there"]])[-1][0].text == expected
-
-
-def test_nothing_is_written_when_nobody_wants_more():
     talker, steps = KINDS["packed"](), []
     stream(talker, TURNS, lambda replies: steps.append(replies) or len(steps) < 3)
     assert [[len(reply.ids) for reply in step] for step in steps] == [[1] * 3, [2] * 3, [3] * 3]

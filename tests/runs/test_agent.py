@@ -158,7 +158,7 @@ def test_the_services_of_a_run_in_the_order_of_an_iteration(tmp_path):
 
 def test_what_is_built_is_on_the_device_of_the_run(run, monkeypatch):
     """`build` alone, as the benchmark calls it, asks for device and processes as a run does."""
-    world = World(local_rank=3)
+    world = World()
     monkeypatch.setattr("rlhf_dialog.distributed.process_group.start", lambda config: world)
     trainer = PPOAgent.from_config("ppo.yaml").build()
     assert trainer.world is world
