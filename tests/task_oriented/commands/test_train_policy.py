@@ -8,7 +8,7 @@ import yaml
 from rlhf_dialog.commands import chat, plot_run
 from rlhf_dialog.commands.chat_screen import Screen
 from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
-from rlhf_dialog.task_oriented.commands.chat_environment import build_environment, converse_about_a_goal
+from rlhf_dialog.task_oriented.commands.chat_environment import converse_in
 from rlhf_dialog.task_oriented.world.action_list_world import StateFactory
 from tests.parts import own_environments
 from tests.parts.persons import ASKED, GOOD
@@ -184,9 +184,7 @@ def talked(tmp_path, lines, waiter):
     path = tmp_path / "tea.json"
     path.write_text(json.dumps(DATA))
     shown, typed = [], iter(lines)
-    screen = Screen(shown.append)
-    environment = build_environment(str(path), lambda prompt: next(typed), screen)
-    return converse_about_a_goal(environment, waiter, screen, seed=0), shown
+    return converse_in(str(path), lambda: waiter, lambda prompt: next(typed), Screen(shown.append), seed=0), shown
 
 
 def test_a_goal_that_is_reached_and_one_that_is_missed(tmp_path):

@@ -112,7 +112,7 @@ def test_a_folder_that_does_not_say_its_format_speaks_by_its_chat_template(tmp_p
     )
 
 
-def test_it_is_built_from_a_yaml_and_goals_may_lie_in_a_file(agent_folder, tmp_path, scripted):
+def test_it_is_built_from_a_yaml_and_goals_may_lie_in_a_file(agent_folder, tmp_path):
     arguments = {"model": str(agent_folder), "goals": GOALS, "max_new_tokens": 4, "temperature": 0.5}
     user = EnvironmentFactory.create("language_model_user", arguments)
     assert len(open_episode(user, 0).prompt_turns) == 1
