@@ -33,7 +33,7 @@ from rlhf_dialog.data.sources import SPLITS, DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
-from rlhf_dialog.task_oriented.domains.camrest import DATA_BASE
+from rlhf_dialog.task_oriented.domains.loading import DATA_BASE
 from rlhf_dialog.task_oriented.world.users.language_model import load_speaker
 from rlhf_dialog.task_oriented.world.words import user_words
 from rlhf_dialog.terminal import Console

@@ -13,15 +13,13 @@ from rlhf_dialog.task_oriented.world.words import system_words
 
 
 def converse_in(
-    domain: str, begin: Callable[[], AnsweringTalk], read: Callable[[str], str], screen: Screen, seed: int | None
-) -> None:
-    """One dialogue about a goal of the domain; `begin` starts it. Raises UserError for an unknown domain."""
-    environment = build_environment(domain, read, screen)
-    converse_about_a_goal(environment, begin(), screen, seed)
+    domain_name: str, begin: Callable[[], AnsweringTalk], read: Callable[[str], str], screen: Screen, seed: int | None
+) -> bool:
+    """One dialogue about a goal of the domain, until the person says goodbye or the turns are used up; whether it succeeded.
 
-
-def build_environment(domain_name: str, read: Callable[[str], str], screen: Screen) -> GoalOriented:
-    """The environment of a domain, a name or a path, whose user types. Raises UserError for an unknown domain."""
+    `begin` starts the agent's side, which reads the line of the data base behind each turn, too; the person does not see it.
+    Raises UserError for an unknown domain.
+    """
     domain = load_domain(domain_name)
 
     def ask() -> str | None:
@@ -39,16 +37,8 @@ def build_environment(domain_name: str, read: Callable[[str], str], screen: Scre
                 return typed.removeprefix("/")
 
     user = HumanUser(domain, ask, screen.write)
-    return GoalOriented(user, FocusTracker(domain), Evaluator(domain), system_words(domain).read)
-
-
-def converse_about_a_goal(
-    environment: GoalOriented, talk: AnsweringTalk, screen: Screen, seed: int | None = None
-) -> bool:
-    """One dialogue, until the person says goodbye or the turns are used up; returns and shows whether it succeeded.
-
-    The agent reads the line of the data base behind each turn, too, which the person does not see.
-    """
+    environment = GoalOriented(user, FocusTracker(domain), Evaluator(domain), system_words(domain).read)
+    talk = begin()
     try:
         text, _ = environment.reset(seed=seed)
         ended = False
@@ -60,7 +50,7 @@ def converse_about_a_goal(
     finally:
         talk.end()
     if not info["success"]:
-        screen.note(why_failed(environment.domain, info))
+        screen.note(why_failed(domain, info))
     verdict = "succeeded" if info["success"] else "failed"
     screen.write(f"The dialogue has {verdict} (turns: {info['turns']}).")
     return bool(info["success"])

@@ -14,7 +14,7 @@ from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.environments.base import baseline_names
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.dialogues import Played, cell, compare_dialogues, measure_dialogues, transcript
+from rlhf_dialog.evaluation.dialogues import cell, compare_dialogues, measure_dialogues, transcript
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.evaluation.untrusted import read_run_config
 from rlhf_dialog.terminal import Console, message
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 BASELINES = ("handcrafted", "random")
 SHOWN = {"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "words": "{:.1f}"}
 SHOWN |= {"distinct_2": "{:.3f}", "truncated": "{:.1%}"}
+SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "context_size", "max_prompt_length")
 AT_ONCE = 250
 FILES = ("config.json", "rlhf_dialog.json")
 
@@ -60,13 +61,6 @@ def is_language_model(folder: Path) -> bool:
     return any((folder / name).is_file() for name in FILES)
 
 
-def check_unused(options: EvaluatePolicyOptions) -> None:
-    """Raises UserError for an option that a policy of acts does not read."""
-    for name in ("environment", "baseline", "temperature"):
-        if getattr(options, name) is not None:
-            raise UserError(f"--{name}: only language models have it, and {options.agent} chooses acts; leave it out")
-
-
 def evaluate(options: EvaluatePolicyOptions) -> None:
     """Evaluate the language model of the options; raises UserError for what cannot be used."""
     if options.data_path is not None:
@@ -98,7 +92,14 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
     dialogues |= {name: spoken(name, source, numbers) for name in BASELINES if name in registered}
     for episode in dialogues["agent"][: options.transcripts]:
         print("\n".join(message(line) for line in transcript(episode.dialogue)), end="\n\n")
-    result = _result(options, environment, agent.settings, dialogues)
+    asked: dict[str, Any] = {"agent": str(options.agent), "baseline": options.baseline and str(options.baseline)}
+    asked |= {"dialogues": options.dialogues, "seed": options.seed, "environment": environment.model_dump()}
+    compared_with = [name for name in ("baseline", "handcrafted") if name in dialogues]
+    result = {
+        "settings": asked | agent.settings.model_dump(include=set(SAMPLING)),
+        "policies": {name: measure_dialogues(own) for name, own in dialogues.items()},
+        **{f"difference_from_{name}": compare_dialogues(dialogues[name], dialogues["agent"]) for name in compared_with},
+    }
     replace_json(output, finite(result))
     Console().print(measures_table(result, f"{options.dialogues} dialogues, {environment.id}", SHOWN))
     logger.info("written: %s", output)
@@ -122,23 +123,6 @@ def _with_temperature(temperature: float | None, settings: "AgentSettings") -> "
         return type(settings)(**settings.model_dump() | {"temperature": temperature})
     except ValueError as error:
         raise UserError(f"--temperature: found {temperature:g}, wanted a number above 0, such as 0.7") from error
-
-
-def _result(
-    options: EvaluatePolicyOptions,
-    environment: EnvironmentConfig,
-    settings: "AgentSettings",
-    dialogues: Mapping[str, list[Played]],
-) -> dict[str, Any]:
-    run_settings: dict[str, Any] = {"agent": str(options.agent), "baseline": options.baseline and str(options.baseline)}
-    run_settings |= {"dialogues": options.dialogues, "seed": options.seed, "environment": environment.model_dump()}
-    sampling = ("max_new_tokens", "temperature", "top_k", "top_p", "context_size", "max_prompt_length")
-    compared_with = [name for name in ("baseline", "handcrafted") if name in dialogues]
-    return {
-        "settings": run_settings | settings.model_dump(include=set(sampling)),
-        "policies": {name: measure_dialogues(own) for name, own in dialogues.items()},
-        **{f"difference_from_{name}": compare_dialogues(dialogues[name], dialogues["agent"]) for name in compared_with},
-    }
 
 
 def measures_table(result: dict[str, Any], title: str, columns: Mapping[str, str]) -> Table:

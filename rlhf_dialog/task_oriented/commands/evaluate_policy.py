@@ -22,7 +22,7 @@ from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.evaluation.untrusted import check_class, leads_out
 from rlhf_dialog.found_files import not_trusted
 from rlhf_dialog.task_oriented.commands import evaluate_dialogues
-from rlhf_dialog.task_oriented.commands.evaluate_dialogues import EvaluatePolicyOptions, measures_table
+from rlhf_dialog.task_oriented.commands.evaluate_dialogues import BASELINES, EvaluatePolicyOptions, measures_table
 from rlhf_dialog.task_oriented.domains.loading import MULTIWOZ, OWN
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
@@ -33,7 +33,6 @@ from rlhf_dialog.task_oriented.runs.training_world import open_world
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
-BASELINES = ("handcrafted", "random")
 SHOWN = {"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "inform_f1": "{:.3f}"}
 SHOWN_OF_SEVERAL = {"inform_precision": "{:.3f}", "inform_recall": "{:.3f}", "book_rate": "{:.1%}"}
 NUM_ENVS = 64
@@ -53,7 +52,9 @@ def run(options: EvaluatePolicyOptions) -> None:
     agent = read_policy_agent(options.agent)
     if not options.trust_config:
         _check_found(options, agent)
-    evaluate_dialogues.check_unused(options)
+    for name in ("environment", "baseline", "temperature"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name}: only language models have it, and {options.agent} chooses acts; leave it out")
     settings = agent | _read_overrides(options, agent)
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))

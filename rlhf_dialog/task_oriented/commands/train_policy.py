@@ -47,16 +47,12 @@ class TrainPolicyOptions(RunOptions[PolicyConfig]):
 
         return load_policy_config(path, keys)
 
-    def num_transcripts(self) -> int:
-        """How many dialogues to print. Raises UserError for anything else than a number."""
-        if not self.transcripts.isascii() or not self.transcripts.isdigit():
-            raise UserError(f"--transcripts: found '{self.transcripts}', wanted a number of dialogues, such as 3")
-        return int(self.transcripts)
-
 
 def run(options: TrainPolicyOptions) -> None:
     """Train, alone or with a person."""
-    resume, transcripts, config = options.resumes(), options.num_transcripts(), options.settings
+    resume, transcripts, config = options.resumes(), options.transcripts, options.settings
+    if not transcripts.isascii() or not transcripts.isdigit():
+        raise UserError(f"--transcripts: found '{transcripts}', wanted a number of dialogues, such as 3")
     from rlhf_dialog.task_oriented.commands.train_with_person import train_with_person
     from rlhf_dialog.task_oriented.runs.run import PolicyRun
 
@@ -67,7 +63,7 @@ def run(options: TrainPolicyOptions) -> None:
     training = PolicyRun(config, options.overwrite, resume)
     options.folders.append(training.folder)
     training.train()
-    for text in training.transcripts(transcripts):
+    for text in training.transcripts(int(transcripts)):
         print(f"{text}\n")
 
 

@@ -52,10 +52,9 @@ class WriteRestaurantOptions(Options):
 def run(options: WriteRestaurantOptions) -> None:
     """Write the files of both splits."""
     check_seed(options.seed)
-    if options.dialogues < 1:
-        raise UserError(f"--dialogues: found {options.dialogues}, wanted 1 or more")
-    if options.lessons < 0:
-        raise UserError(f"--lessons: found {options.lessons}, wanted 0 or more")
+    for name, least in (("dialogues", 1), ("lessons", 0)):
+        if getattr(options, name) < least:
+            raise UserError(f"--{name}: found {getattr(options, name)}, wanted {least} or more")
     from rlhf_dialog.task_oriented.world.restaurant import restaurant
 
     counts = {"train": options.dialogues, "validation": max(options.dialogues // 10, 1)}

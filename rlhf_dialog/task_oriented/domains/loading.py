@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.json_files import read_json
-from rlhf_dialog.task_oriented.domains.camrest import DATA_BASE, GOALS, read_camrest
-from rlhf_dialog.task_oriented.domains.domain import Domain, check_usable, parse_domain
+from rlhf_dialog.json_files import damage_as_user_error, read_json
+from rlhf_dialog.task_oriented.domains.domain import DONTCARE, NAME, Domain, check_usable, parse_domain
 from rlhf_dialog.task_oriented.domains.multiwoz import read_multiwoz
 from rlhf_dialog.task_oriented.domains.pydial import RULES, read_pydial
 from rlhf_dialog.task_oriented.domains.services import MultiDomain
 
 OWN = ("restaurant",)
 MULTIWOZ = "multiwoz"
+DATA_BASE, GOALS = "db/CamRestDB.json", "goal_model.json"  # CamRest676 as ConvLab ships it: entities; slots and values
 AnyDomain = Domain | MultiDomain
 
 
@@ -64,9 +64,22 @@ def check_domain_path(name: str) -> None:
         raise UserError(f"domain '{path}': there is no such file or folder{hint}")
 
 
+def _read_camrest(entities: Any, goals: Any, folder: Path) -> Domain:
+    """The domain of the two parsed files of `folder`. The values are those of the goals and those of the entities."""
+    with damage_as_user_error(f"{folder}: is not CamRest676 ({DATA_BASE}, {GOALS}): "):
+        wanted = {slot: {*values} - {DONTCARE} for slot, values in goals["ind_slot_value_dist"]["info"].items()}
+        requestable = [NAME, *goals["ind_slot_dist"]["reqt"]]
+        rows = [{slot: str(entity[slot]) for slot in (*wanted, *requestable) if slot in entity} for entity in entities]
+        constraints = {
+            slot: sorted({*values, *(row[slot].lower() for row in rows if slot in row)})
+            for slot, values in wanted.items()
+        }
+        return Domain("CamRest676", "restaurant", constraints, requestable, rows)
+
+
 def _read(path: Path) -> Domain:
     if (path / DATA_BASE).is_file():
-        return read_camrest(_json(path / DATA_BASE), _json(path / GOALS), path)
+        return _read_camrest(_json(path / DATA_BASE), _json(path / GOALS), path)
     if path.is_dir():
         rules = sorted(path.glob(f"*{RULES}"))
         if len(rules) != 1:

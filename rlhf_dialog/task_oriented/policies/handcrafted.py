@@ -114,18 +114,15 @@ class HandcraftedMulti(Rules):
         places = self.layout.places
         current = next((name for name, columns in places.items() if row[columns["current"]]), None)
         if current is not None:
-            yield from self._domain_rules(current, places[current], row)
+            columns = places[current]
+            yield from (f"{current}_book", f"{current}_inform", f"{current}_nooffer")
+            if not row[columns["ready"]] or self.layout.domain.services[current].made_from:
+                yield f"{current}_request"
+            if not row[columns["offered"]]:
+                yield f"{current}_recommend"
+            yield f"{current}_request_booking"
         yield from (f"{name}_{intent}" for name in places for intent in ("inform", "book"))
         yield "reqmore"
-
-    def _domain_rules(self, name: str, columns: dict[str, int], row: list[float]) -> Iterator[str]:
-        """The rules for the domain of which the user spoke last, the first one first."""
-        yield from (f"{name}_book", f"{name}_inform", f"{name}_nooffer")
-        if not row[columns["ready"]] or self.layout.domain.services[name].made_from:
-            yield f"{name}_request"
-        if not row[columns["offered"]]:
-            yield f"{name}_recommend"
-        yield f"{name}_request_booking"
 
 
 @PolicyFactory.register("random")

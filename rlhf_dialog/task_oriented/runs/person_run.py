@@ -46,10 +46,7 @@ class PersonRun(ActRun):
         overwrite: bool = False,
     ):
         super().__init__(config, overwrite, resume=False if overwrite else "auto")
-        self.save_interval, self.num_updates = (
-            1,
-            None,
-        )  # each dialogue is saved, and nobody knows how long the person stays
+        self.save_interval, self.num_updates = 1, None  # each dialogue; nobody knows how long the person stays
         self.training_world = open_person_world(config.model_dump(), teacher)
         self.teacher, self.show, self.interrupts = teacher, show, interrupts
         self.num_dialogues = self.num_rewarded = 0

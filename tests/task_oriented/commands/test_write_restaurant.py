@@ -1,5 +1,3 @@
-"""Dialogues in words of the handcrafted policy, as prompts with replies."""
-
 import json
 from itertools import pairwise
 

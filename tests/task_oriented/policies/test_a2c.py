@@ -1,5 +1,3 @@
-"""Advantage actor-critic, within a trust region, and with experience replay."""
-
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -208,14 +206,11 @@ def bandit(ridge=1e-9, max_kl=0.05):
     return policy
 
 
-def test_the_natural_gradient_of_a_bandit_is_the_worth_of_its_arms():
+def test_the_natural_gradient_of_a_bandit_is_the_worth_of_its_arms_and_a_step_follows_it():
     policy = bandit()
     natural = least_squares(*policy.compute_gradients(policy.replay.newest(3)), 1e-9)
     np.testing.assert_allclose(natural[-3:], WORTH - WORTH.mean(), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(natural[:-3], 0.0, atol=1e-6)
-
-
-def test_a_step_follows_it_and_moves_the_policy_by_the_wanted_divergence():
     policy = bandit(max_kl=1e-4)
     policy._step(torch.Generator())
     after = policy.learner.policy(torch.zeros(1, 1)).softmax(dim=1)[0].detach().numpy()

@@ -1,5 +1,3 @@
-"""What all policies share: arguments, streams, networks."""
-
 from dataclasses import dataclass
 from inspect import signature
 
@@ -8,21 +6,14 @@ import pytest
 import torch
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.a2c import A2C
-from rlhf_dialog.task_oriented.policies.acer import ACER
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, constant, layers, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec, choose, stream
-from rlhf_dialog.task_oriented.policies.bbqn import BBQN
 from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN, build_policy
-from rlhf_dialog.task_oriented.policies.dqn import DQN
-from rlhf_dialog.task_oriented.policies.enac import ENAC
-from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
 from rlhf_dialog.task_oriented.policies.handcrafted import HandcraftedMulti
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, categorical, load_networks, mlp, save_networks
-from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
-from rlhf_dialog.task_oriented.policies.tracer import TRACER
 from rlhf_dialog.task_oriented.world.summary import Layout, action_names
+from tests.parts.several_policies import TWO, setting_of
 from tests.parts.small_domain import small_domain
 from tests.parts.small_world import small_world
 from tests.parts.toy_environments import Colours, best
@@ -73,9 +64,6 @@ def test_defaults_and_what_is_given():
     assert Parent(share=1, rows=100, hidden_sizes=[7], name=3).rows == 100
     assert Parent(share=0, rows=1, hidden_sizes=[1, 10**5]).rows == 1  # the bounds themselves
     assert (Child().share, Child().rows, Child(share=2).share) == (0.1, 3, 2)
-
-
-def test_the_signature_lists_the_arguments_that_can_be_given():
     expected = "(setting, share: float = 0.1, hidden_sizes: tuple = (4, 2), name: str = 'a', more: int = 1)"
     assert str(signature(Learner)) == expected
     assert Learner(None, more=2).args.more == 2
@@ -84,19 +72,14 @@ def test_the_signature_lists_the_arguments_that_can_be_given():
 @pytest.mark.parametrize(
     ("name", "defaults"),
     [
-        (
-            "ppo",
-            {"hidden_sizes": (128, 64), "gamma": 0.99, "gae_lambda": 0.95, "clip_param": 0.2, "entropy_coef": 0.01},
-        ),
+        ("ppo", {"hidden_sizes": (128, 64), "gamma": 0.99, "gae_lambda": 0.95, "clip_param": 0.2}),
+        ("ppo", {"entropy_coef": 0.01}),
         (
             "gp_sarsa",
             {"kernel": "polysort", "gamma": 1.0, "sigma": 5.0, "nu": 0.001, "relative_nu": 0.02, "scale": 1.0},
         ),
-        (
-            "dqn",
-            {"hidden_sizes": (300, 100), "gamma": 0.99, "capacity": 6000, "batch_size": 64, "steps_per_dialogue": 2.0},
-        ),
-        ("dqn", {"epsilon": 0.3, "epsilon_dialogues": 1000, "target_share": 0.02}),
+        ("dqn", {"hidden_sizes": (300, 100), "gamma": 0.99, "capacity": 6000, "batch_size": 64}),
+        ("dqn", {"steps_per_dialogue": 2.0, "epsilon": 0.3, "epsilon_dialogues": 1000, "target_share": 0.02}),
         ("bbqn", {"prior_sigma": 0.2, "initial_sigma": 0.02, "noise_sigma": 1.0, "kl_coef": 0.01}),
         ("feudal", {"hidden_sizes": (130, 50)}),
         ("acer", {"truncation": 5.0, "trust": 1.0, "average_share": 0.05, "entropy_coef": 0.01, "lr": 1e-3}),
@@ -122,9 +105,6 @@ def test_each_policy_has_all_of_the_protocol_and_loads_what_it_saves(name, tmp_p
     again = build_policy(name, {}, SETTING)
     again.load(tmp_path)
     assert all(callable(getattr(again, method)) for method in ("act", "observe", "update"))
-
-
-def test_the_handcrafted_policy_of_several_domains():
     assert isinstance(build_policy("handcrafted", {}, PolicySpec(5, 3, domain=small_world())), HandcraftedMulti)
 
 
@@ -165,7 +145,7 @@ def test_a_step_clips_each_network_by_itself():
     assert one.critic[2].weight.grad.norm().item() == pytest.approx(0.5)
 
 
-def test_what_is_saved_goes_on_exactly(tmp_path):
+def test_what_is_saved_goes_on_exactly_and_files_of_another_size_are_refused(tmp_path):
     one, other = learner(), learner(seed=9)
     for _ in range(3):
         one.step(one.policy(torch.ones(1, 3)).sum() + one.critic(torch.ones(1, 3)).sum(), 0.5)
@@ -174,9 +154,6 @@ def test_what_is_saved_goes_on_exactly(tmp_path):
     for each in (one, other):
         each.step(each.policy(torch.ones(1, 3)).sum(), 0.5)
     assert all(torch.equal(x, other.state_dict()[name]) for name, x in one.state_dict().items())
-
-
-def test_files_of_another_size_are_refused(tmp_path):
     save_networks(learner(), tmp_path, {})
     with pytest.raises(UserError, match="does not fit"):
         load_networks(learner(width=5), tmp_path)
@@ -187,24 +164,24 @@ def test_files_of_another_size_are_refused(tmp_path):
 
 ONE_LAYER = {"hidden_sizes": (32,), "lr": 5e-3}
 SLOW = {"hidden_sizes": (32,), "lr": 3e-3}
-LEARNERS = {  # the policy, its arguments, how often it learns from how many turns, and how often it is right in the end
-    "a2c": (A2C, ONE_LAYER | {"importance_weights": False}, 30, 48, 0.85),
-    "a2c with importance weights": (A2C, ONE_LAYER | {"importance_weights": True}, 30, 48, 0.85),
-    "tracer": (TRACER, ONE_LAYER, 30, 48, 0.85),
-    "acer": (ACER, SLOW, 16, 96, 0.85),
-    "enac": (ENAC, {"hidden_sizes": (16,), "steps_per_dialogue": 0.125}, 30, 48, 0.75),
-    "dqn": (DQN, SLOW | {"epsilon_dialogues": 300, "target_share": 0.05}, 15, 96, 0.9),
-    "bbqn": (BBQN, SLOW | {"target_share": 0.05}, 12, 96, 0.9),
-    "ppo": (PPO, {"hidden_sizes": (32,), "lr": 1e-2, "entropy_coef": 0.0, "minibatch_size": 64}, 25, 256, 0.99),
-    "gp_sarsa": (GPSarsa, {"kernel": "poly", "sigma": 2.0, "prior_deviation": 5.0}, 50, 24, 0.95),
+LEARNERS = {  # its arguments, how often it learns from how many turns, and how often it is right in the end
+    "a2c": (ONE_LAYER | {"importance_weights": False}, 30, 48, 0.85),
+    "a2c with importance weights": (ONE_LAYER | {"importance_weights": True}, 30, 48, 0.85),
+    "tracer": (ONE_LAYER, 30, 48, 0.85),
+    "acer": (SLOW, 16, 96, 0.85),
+    "enac": ({"hidden_sizes": (16,), "steps_per_dialogue": 0.125}, 30, 48, 0.75),
+    "dqn": (SLOW | {"epsilon_dialogues": 300, "target_share": 0.05}, 15, 96, 0.9),
+    "bbqn": (SLOW | {"target_share": 0.05}, 12, 96, 0.9),
+    "ppo": ({"hidden_sizes": (32,), "lr": 1e-2, "entropy_coef": 0.0, "minibatch_size": 64}, 25, 256, 0.99),
+    "gp_sarsa": ({"kernel": "poly", "sigma": 2.0, "prior_deviation": 5.0}, 50, 24, 0.95),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNERS)
 def test_it_learns_the_right_masked_policy_of_a_toy(name):
-    cls, arguments, times, turns, share = LEARNERS[name]
-    policy, sampler = cls(PolicySpec(3, 4), **arguments), Sampler(Colours, 0, 8)
+    arguments, times, turns, share = LEARNERS[name]
+    policy, sampler = build_policy(name.split()[0], arguments, PolicySpec(3, 4)), Sampler(Colours, 0, 8)
     for _ in range(times):
         for one in sampler.sample(policy, turns):
             policy.observe(one)
@@ -212,3 +189,63 @@ def test_it_learns_the_right_masked_policy_of_a_toy(name):
     episodes = run_dialogues(policy, Colours, 99, range(60))
     right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
     assert right.mean() > share
+
+
+FREE, SEVERAL = PolicySpec(7, 2), setting_of(TWO)
+HOTEL = ("policies.hotel",)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "setting", "words"),
+    [
+        ("pppo", {}, FREE, ("'pppo'", "'ppo'")),
+        ("ppo", {"lrr": 1}, FREE, ("ppo", "'lr'")),
+        ("ppo", {"setting": 1}, FREE, ("'setting'",)),
+        ("ppo", {"lr": 1.5}, FREE, ("policy.args.lr", "1.5", "from 1e-09 to 1")),
+        ("ppo", {"gamma": -1}, FREE, ("policy.args.gamma", "-1")),
+        ("ppo", {"gamma": float("nan")}, FREE, ("policy.args.gamma", "nan")),
+        ("ppo", {"gamma": True}, FREE, ("policy.args.gamma", "True")),
+        ("ppo", {"gamma": "1"}, FREE, ("policy.args.gamma", "'1'")),
+        ("ppo", {"ppo_epoch": 2.0}, FREE, ("policy.args.ppo_epoch", "2.0")),
+        ("ppo", {"ppo_epoch": 0}, FREE, ("policy.args.ppo_epoch", "0", "from 1")),
+        ("ppo", {"hidden_sizes": "64"}, FREE, ("policy.args.hidden_sizes", "'64'")),
+        ("ppo", {"hidden_sizes": [64, 0]}, FREE, ("policy.args.hidden_sizes", "[64, 0]")),
+        ("ppo", {"hidden_sizes": [10**5 + 1]}, FREE, ("policy.args.hidden_sizes",)),
+        ("ppo", {"hidden_sizes": [True]}, FREE, ("policy.args.hidden_sizes", "[True]")),
+        ("handcrafted", {}, FREE, ("handcrafted", "domain")),
+        ("gp_sarsa", {"sigma": 0}, FREE, ("policy.args.sigma", "0")),
+        ("gp_sarsa", {"kernel": "poly sort"}, FREE, ("policy.args.kernel", "'poly sort'", "polysort")),
+        ("gp_sarsa", {"action_kernel": "same"}, FREE, ("policy.args.action_kernel", "'same'", "delta")),
+        ("gp_sarsa", {"action_kernel": "handcrafted"}, FREE, ("policy.args.action_kernel", "a domain")),
+        ("gp_sarsa", {"blocks": [4, 4]}, FREE, ("policy.args.blocks", "[4, 4]", "7 columns")),
+        ("gp_sarsa", {"blocks": [8, -1]}, FREE, ("policy.args.blocks", "[8, -1]")),
+        ("gp_sarsa", {"blocks": ["7"]}, FREE, ("policy.args.blocks", "['7']")),
+        ("gp_sarsa", {"blocks": {7: 1}}, FREE, ("policy.args.blocks", "{7: 1}")),
+        ("gp_sarsa", {"prior": ["a"]}, FREE, ("policy.args.prior", "['a']")),
+        ("feudal", {}, FREE, ("feudal", "none")),
+        ("feudal", {}, PolicySpec(5, 3, domain=small_world()), ("feudal", "several")),
+        ("feudal", {}, PolicySpec(38, 13, domain=DOMAIN), ("feudal", "others")),
+        ("feudal", {}, PolicySpec(37, 12, domain=DOMAIN), ("feudal", "others")),
+        ("committee", {}, PolicySpec(5, 3, domain=DOMAIN), ("committee", "several domains")),
+        ("committee", {}, PolicySpec(5, 3, domain=TWO), ("committee", "several domains")),
+        ("committee", {"members": ["hotels"]}, SEVERAL, ("policy.args.members", "'hotels'", "'hotel'")),
+        ("committee", {"members": []}, SEVERAL, ("policy.args.members", "[]")),
+        ("committee", {"members": ["hotel", "hotel"]}, SEVERAL, ("policy.args.members", "once")),
+        ("committee", {"members": 3}, SEVERAL, ("policy.args.members", "3")),
+        ("committee", {"learning": "all"}, SEVERAL, ("learning", "'all'", "evidence, reward, own")),
+        ("manager", {}, FREE, ("manager", "several domains")),
+        ("manager", {"policies": {"hotels": "random"}}, SEVERAL, ("policy.args.policies", "'hotels'", "'hotel'")),
+        ("manager", {"policies": {"hotel": "gp_sarsaa"}}, SEVERAL, (*HOTEL, "'gp_sarsaa'", "'gp_sarsa'")),
+        ("manager", {"policies": {"hotel": {"id": "dqn", "args": {"lrr": 1}}}}, SEVERAL, (*HOTEL, "dqn")),
+        ("manager", {"policies": "dqn"}, SEVERAL, ("policy.args.policies", "'dqn'")),
+        ("manager", {"policies": {"hotel": {"id": None}}}, SEVERAL, (*HOTEL, "{'id': None}")),
+        ("manager", {"policies": {"hotel": {"id": "dqn", "args": []}}}, SEVERAL, (*HOTEL, "found")),
+        ("manager", {"policies": {"hotel": {"id": "dqn", "args": {"setting": 3}}}}, SEVERAL, (*HOTEL, "'setting'")),
+        ("manager", {"others": 3}, SEVERAL, ("policies.hotel", "found 3")),
+    ],
+)
+def test_a_mistake_is_named(name, args, setting, words):
+    asked = np.zeros((1, 7), np.float32), np.ones((1, 2), bool), True
+    with pytest.raises(UserError) as raised:
+        build_policy(name, args, setting).act(*asked)  # an earlier policy is read when it is needed
+    assert [word for word in words if word not in str(raised.value)] == []

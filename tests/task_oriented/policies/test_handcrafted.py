@@ -51,11 +51,16 @@ def test_what_is_unsure_is_confirmed_and_what_is_open_requested(tea, asks):
     assert choice(tea) == asks
 
 
-def test_an_offer_when_nothing_is_left_to_ask():
+def test_an_offer_when_nothing_is_left_to_ask_then_a_waiting_request_and_what_the_mask_allows():
     assert choice(**SURE) == "inform"
     assert choice({"white": 0.9}) == "inform"  # nothing fits
     assert choice({"black": 0.9}) == "inform"  # both are in the south
     assert choice({"dontcare": 0.9}, {"south": 0.9}) == "inform"
+    waiting = {"requested": {"phone": 0.9}, "method": {"byconstraints": 1.0}, "offered": "ada"}
+    assert choice(**SURE, **waiting, offer_happened=True) == "inform"  # the method forbids inform_byname
+    assert choice(**SURE, **(waiting | {"method": {"byname": 0.9}}), offer_happened=True) == "inform_byname"
+    assert choice(method={"byalternatives": 1.0}) == "request_tea"  # nothing was offered yet
+    assert choice(**SURE, method={"byalternatives": 1.0}) == "request_tea"
 
 
 @pytest.mark.parametrize(
@@ -70,17 +75,6 @@ def test_an_offer_when_nothing_is_left_to_ask():
 )
 def test_what_the_user_wants_comes_first(parts, action):
     assert choice(**SURE, **parts) == action
-
-
-def test_a_waiting_request_is_answered_after_an_offer():
-    waiting = {"requested": {"phone": 0.9}, "method": {"byconstraints": 1.0}, "offered": "ada"}
-    assert choice(**SURE, **waiting, offer_happened=True) == "inform"  # the method forbids inform_byname
-    assert choice(**SURE, **(waiting | {"method": {"byname": 0.9}}), offer_happened=True) == "inform_byname"
-
-
-def test_an_action_that_the_mask_forbids_gives_way():
-    assert choice(method={"byalternatives": 1.0}) == "request_tea"  # nothing was offered yet
-    assert choice(**SURE, method={"byalternatives": 1.0}) == "request_tea"
 
 
 @pytest.mark.parametrize(("rate", "success", "turns"), [(0.0, 0.97, 7), (0.15, 0.9, 10), (0.3, 0.82, 11)])

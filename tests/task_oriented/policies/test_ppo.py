@@ -1,7 +1,3 @@
-"""PPO at act level: what is stored is what was sampled, episodes do not leak, masks hold, and the right policy is learned.
-
-Imitation: the actions become probable, and the critic knows the returns."""
-
 import numpy as np
 import pytest
 import torch
@@ -48,7 +44,7 @@ def test_advantages_never_leak_over_the_end_of_a_dialogue_and_only_a_cut_one_is_
     assert mask.sum(dim=1).tolist() == [3, 2, 1, 2]
 
 
-def test_the_ratio_is_one_before_the_first_step_and_a_stored_action_of_another_policy_ends_the_run():
+def test_the_ratio_is_one_before_the_first_step_and_another_policys_action_or_an_infinite_loss_ends_the_run():
     policy = colours(ppo_epoch=1, minibatch_size=1000)
     for one in Sampler(Colours, 0, 8).sample(policy, 64):
         policy.observe(one)
@@ -58,6 +54,12 @@ def test_the_ratio_is_one_before_the_first_step_and_a_stored_action_of_another_p
     for one in Sampler(Colours, 0, 8).sample(colours(seed=1), 64):
         policy.observe(one)
     with pytest.raises(RunStopped, match="the actions were sampled with another policy, or with other masks"):
+        policy.update()
+    policy = colours()
+    (one, *_) = Sampler(Colours, 0, 1).sample(policy, 3)
+    one.rewards[:] = np.inf
+    policy.observe(one)
+    with pytest.raises(RunStopped, match="update 1: the loss is nan"):
         policy.update()
 
 
@@ -140,15 +142,6 @@ def test_the_learning_rate_falls_to_its_share_over_the_updates_of_the_run():
         policy.update()
         rates.append(policy.learner.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([0.01, 0.0055, 0.001])
-
-
-def test_a_loss_that_is_not_finite_stops_the_run():
-    policy = colours()
-    (one, *_) = Sampler(Colours, 0, 1).sample(policy, 3)
-    one.rewards[:] = np.inf
-    policy.observe(one)
-    with pytest.raises(RunStopped, match="update 1: the loss is nan"):
-        policy.update()
 
 
 class Best:

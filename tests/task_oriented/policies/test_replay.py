@@ -1,5 +1,3 @@
-"""Replay: pieces become dialogues, nothing leaks over an end, and each learner goes on exactly from what it saved."""
-
 from random import Random
 
 import numpy as np
@@ -10,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
+from rlhf_dialog.task_oriented.policies.episode_stack import EpisodeStack
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.replay import Replay
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
@@ -55,18 +54,14 @@ def test_pieces_of_dialogues_become_whole_ones_in_the_order_of_their_ends():
     assert torch.equal(columns["ended"], last)
 
 
-def test_what_follows_a_turn_is_of_the_same_dialogue():
+def test_turns_and_whole_dialogues_are_drawn_and_the_newest_ones_are_found():
     replay, _ = counted(10**6, 100)
     turns = replay.turns(2000, seeded())
     goes_on = ~turns["ended"]
-    following = turns["observations"][goes_on] + torch.tensor([0.0, 1.0])
+    following = turns["observations"][goes_on] + torch.tensor([0.0, 1.0])  # of the same dialogue
     assert torch.equal(turns["next_observations"][goes_on], following)
     assert turns["next_masks"].shape == turns["masks"].shape == (2000, 3)
     assert len(turns["observations"].unique(dim=0)) == len(replay)
-
-
-def test_whole_dialogues_are_drawn_and_the_newest_ones_are_found():
-    replay, _ = counted(10**6, 100)
     drawn = replay.whole(40, seeded())
     lengths = drawn["ended"].nonzero()[:, 0].diff(prepend=torch.tensor([-1]))
     firsts = torch.cat([torch.tensor([0]), drawn["ended"].nonzero()[:-1, 0] + 1])
@@ -166,7 +161,8 @@ def go_on(policy, sampler, num_updates):
 def test_a_saved_policy_goes_on_bit_for_bit(name, tmp_path):
     args = {"hidden_sizes": [8], "steps_per_dialogue": 0.7, "batch_size": 8}
     args |= {} if name == "enac" else {"capacity": 60}
-    whole, stopped, resumed = (build_policy(name, args, PolicySpec(3, 4, seed=1)) for _ in range(3))
+    setting, on_disk = PolicySpec(3, 4, seed=1), {"in_memory": 5} if name in ("dqn", "acer") else {}
+    whole, stopped, resumed = (build_policy(name, args | more, setting) for more in ({}, on_disk, on_disk))
     go_on(whole, Sampler(Colours, 0, 8), 8)
     first, second = Sampler(Colours, 0, 8), Sampler(Colours, 0, 8)
     go_on(stopped, first, 4)
@@ -176,22 +172,8 @@ def test_a_saved_policy_goes_on_bit_for_bit(name, tmp_path):
     second.load_state_dict(first.state_dict())
     go_on(resumed, second, 4)
     assert whole.num_steps > 20
+    assert (len(resumed.replay.stack._memory) < len(whole.replay.stack._memory)) == bool(on_disk)
     assert saved(resumed, tmp_path / "resumed") == saved(whole, tmp_path / "whole")
-
-
-@pytest.mark.parametrize("name", ["dqn", "acer"])
-def test_a_policy_whose_replay_lies_on_disk_learns_and_goes_on_bit_for_bit(name, tmp_path):
-    args = {"hidden_sizes": [8], "steps_per_dialogue": 0.7, "batch_size": 8, "capacity": 60}
-    in_memory = build_policy(name, args, PolicySpec(3, 4, seed=1))
-    on_disk, resumed = (build_policy(name, args | {"in_memory": 5}, PolicySpec(3, 4, seed=1)) for _ in range(2))
-    go_on(in_memory, Sampler(Colours, 0, 8), 6)
-    sampler = Sampler(Colours, 0, 8)
-    go_on(on_disk, sampler, 3)
-    saved(on_disk, tmp_path / "half")
-    resumed.load(tmp_path / "half")
-    go_on(resumed, sampler, 3)
-    assert len(resumed.replay.stack._memory) < len(in_memory.replay.stack._memory) == len(resumed.replay.stack.lengths)
-    assert saved(resumed, tmp_path / "resumed") == saved(in_memory, tmp_path / "memory")
 
 
 @pytest.mark.parametrize(
@@ -217,3 +199,80 @@ def test_masked_actions_are_never_taken(name):
     for deterministic in (False, True):
         actions, _ = policy.act(np.random.default_rng(0).random((200, 3), np.float32), masks, deterministic, streams)
         assert set(actions.tolist()) <= {1, 3}
+
+
+def dialogue(number, length):
+    """Turn t of dialogue n: seen [n, t], good where n + t is even, paid n + t / 10."""
+    turns = np.arange(length)
+    seen = np.stack([np.full(length, number), turns], axis=1).astype(np.float32)
+    return {"seen": seen, "good": (number + turns) % 2 == 0, "paid": number + turns / 10}
+
+
+def filled(capacity, in_memory, lengths):
+    """A stack of dialogues 0, 1, ... of these lengths, and the same as a list."""
+    stack, kept = EpisodeStack(capacity, in_memory), []
+    for number, length in enumerate(lengths):
+        stack.append(dialogue(number, length))
+        kept.append(dialogue(number, length))
+        while len(kept) > 1 and sum(len(own["paid"]) for own in kept) > capacity:
+            kept.pop(0)
+    return stack, kept
+
+
+def joined(dialogues):
+    return {name: np.concatenate([own[name] for own in dialogues]) for name in ("seen", "good", "paid")}
+
+
+def assert_same(found, wanted):
+    assert set(found) == set(wanted)
+    for name, column in wanted.items():
+        np.testing.assert_array_equal(found[name], column, strict=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stack_gives_what_a_list_of_dialogues_gives(seed, tmp_path):
+    random = Random(seed)
+    capacity, in_memory = random.choice([1, 7, 30, 100]), random.choice([0, 1, 5, 20, 200])
+    stack, kept = filled(capacity, in_memory, [random.randint(1, 9) for _ in range(random.randint(1, 60))])
+    everything, lengths = joined(kept), [len(own["paid"]) for own in kept]
+    assert (len(stack), stack.lengths.tolist()) == (sum(lengths), lengths)
+    assert stack.ends.tolist() == np.cumsum(lengths).tolist()
+    rows = np.array([random.randrange(len(stack)) for _ in range(40)])
+    assert_same(stack.rows(rows), {name: column[rows] for name, column in everything.items()})
+    assert_same(stack.rows(rows, ["paid"]), {"paid": everything["paid"][rows]})
+    more, others = [dialogue(900, 3), dialogue(901, 2)], {"numbers": np.arange(4), "flags": np.ones(0, dtype=np.uint8)}
+    stack.save(tmp_path / "saved", more, others)
+    assert_same(load_file(tmp_path / "saved"), joined([*kept, *more]) | others)
+
+
+def on_disk(stack):
+    return [] if stack._disk is None else [n for (n,) in stack._disk.execute("SELECT number FROM dialogues")]
+
+
+def test_older_dialogues_are_on_disk_until_they_make_room_and_other_columns_are_refused():
+    assert on_disk(filled(100, 10, [3] * 7)[0]) == [0, 1, 2, 3]
+    assert on_disk(filled(100, 21, [3] * 7)[0]) == []
+    assert on_disk(filled(18, 10, [3] * 8)[0]) == [2, 3, 4]
+    assert Replay(10).stack.in_memory == 200_000  # turns, unless it is told otherwise
+    stack, _ = filled(100, 5, [3] * 7)
+    with pytest.raises(IndexError):
+        stack.rows([21])
+    with pytest.raises(UserError, match=r"\['good', 'paid', 'seen'\].*\['paid'\]"):
+        stack.append({"paid": np.ones(2)})
+
+
+def test_a_full_disk_is_reported_and_loses_nothing():
+    stack, kept = filled(10**6, 10, [3] * 6)
+
+    def fill():
+        while len(kept) < 400:
+            kept.append(dialogue(len(kept), 3))
+            stack.append(kept[-1])
+
+    stack._disk.execute("PRAGMA max_page_count = 1")  # SQLite then says that the disk is full
+    with pytest.raises(UserError, match=r"disk is full; free some .*TMPDIR"):
+        fill()
+    assert_same(stack.rows(range(len(stack))), joined(kept))
+    stack._disk.execute("PRAGMA max_page_count = 100000")
+    fill()
+    assert_same(stack.rows(range(len(stack))), joined(kept))

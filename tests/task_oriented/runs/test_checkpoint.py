@@ -1,5 +1,3 @@
-"""Checkpoints and agents of policies: whole, of this run, and of this domain."""
-
 import json
 
 import pytest
@@ -49,7 +47,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_000002", "iter_000003"]  # keep=2
 
 
-def test_another_domain_is_refused_by_name(tmp_path):
+def test_another_domain_another_run_and_a_checkpoint_that_changed_on_disk_are_refused(tmp_path):
     source, other = saved(tmp_path), edited()
     with pytest.raises(UserError, match=r"an earlier state of it \(hash .*tea \(hash"):
         load_policy_checkpoint(source, policy(), {"domain_hash": other.hash, "seed": 0}, other)
@@ -58,9 +56,6 @@ def test_another_domain_is_refused_by_name(tmp_path):
     assert cups.hash == DOMAIN.hash
     with pytest.raises(UserError, match=r"the domain tea \(hash .*cups"):
         load_policy_checkpoint(source, policy(), {"domain_hash": other.hash, "seed": 0}, other)
-
-
-def test_another_run_and_a_checkpoint_that_changed_on_disk_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"\n  seed: 0 -> 4"):
         load_policy_checkpoint(saved(tmp_path), policy(), IDENTITY | {"seed": 4}, DOMAIN)
     source = saved(tmp_path)

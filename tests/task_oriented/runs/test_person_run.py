@@ -1,5 +1,3 @@
-"""Learning from a person: what a day leaves, how the next one goes on, and what a mistake costs."""
-
 import json
 import os
 import signal

@@ -1,5 +1,3 @@
-"""A list of actions and its world."""
-
 import json
 import zlib
 
@@ -48,7 +46,7 @@ def test_a_dialogue_whose_answers_are_rewarded():
     assert "> System: Goodbye ." in shown
 
 
-def test_ends_by_the_person_the_limit_and_the_day():
+def test_ends_by_the_person_the_limit_and_the_day_and_one_reward_for_the_whole_dialogue():
     _, steps, _ = led(["hi", "1", "/end"], ["hello"])
     assert steps[0][1:4] == (1.0, True, False)
     _, steps, _ = led(["hi", "1", "and?", "-1", "so?"], ["hello", "again"], max_turns=2)
@@ -60,9 +58,6 @@ def test_ends_by_the_person_the_limit_and_the_day():
     assert (steps[1][2:4], steps[1][4]["left"], steps[1][4]["rewards"]) == ((False, True), True, [1.0, None])
     _, steps, _ = led([], ["hello"])
     assert (steps[0][1], steps[0][3], steps[0][4]["rewards"], steps[0][4]["success"]) == (0.0, True, [], False)
-
-
-def test_one_reward_for_the_whole_dialogue():
     _, steps, _ = led(["hi", "/reward 0.5", "bye", "1"], ["hello", "bye"], each_answer=False)
     assert [step[1] for step in steps] == [0.5, 1.0]
     assert steps[1][4]["rewards"] == [0.5, None, 1.0]
@@ -153,7 +148,7 @@ def place(name, size):
     return zlib.crc32(name.encode()) % size
 
 
-def test_words_and_action_by_hand():
+def test_a_state_by_hand_and_of_a_dialogue_that_has_just_begun():
     size = 10007
     vector = np.zeros(size)
     for word, number in (("blue", 2), ("and", 1), ("red", 1)):
@@ -162,9 +157,6 @@ def test_words_and_action_by_hand():
         vector[place(word, size)] += 0.5 / 2**0.5
     vector[place("action ask", size)] += 0.25
     assert np.allclose(last_turns(TURNS, size, before=0.5, action=0.25), vector)
-
-
-def test_a_dialogue_that_has_just_begun_and_older_turns():
     first = StateFunction("last_turns", {"size": 64})
     assert first.size == 64
     assert np.count_nonzero(first([])) == 1  # that there was no action yet

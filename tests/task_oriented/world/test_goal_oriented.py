@@ -1,5 +1,3 @@
-"""The goal-oriented environment in words: its parts, its line of the data base, its verdict."""
-
 import json
 from random import Random
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.task_oriented.domains import load_domain
-from rlhf_dialog.task_oriented.world.acts import format_acts
+from rlhf_dialog.task_oriented.world.acts import Act, format_acts
 from rlhf_dialog.task_oriented.world.summary import Layout, SummaryActions, summarise
-from rlhf_dialog.task_oriented.world.tracker import Belief
+from rlhf_dialog.task_oriented.world.tracker import Belief, FocusTracker
 from tests.parts.small_domain import small_domain
 from tests.parts.strange_domains import strange
 
@@ -31,7 +31,7 @@ def test_values_that_are_accepted(tea, accepted):
     assert summary(tea).accepted == ({"tea": next(iter(tea))} if accepted else {})
 
 
-def test_counts_take_the_most_certain_values_first():
+def test_counts_take_the_most_certain_values_first_and_requests_those_above_one_half():
     """south alone: cid, dot, eve, who differ in their tea; south and black: dot and eve, who do not."""
     found = summary({"black": 0.6}, {"south": 0.9})
     assert found.accepted == {"tea": "black", "area": "south"}
@@ -41,6 +41,7 @@ def test_counts_take_the_most_certain_values_first():
     assert summary({"dontcare": 1.0}, {"south": 1.0}).distinguishable is False
     assert summary({}, {"south": 1.0}).distinguishable is True
     assert summary({"white": 1.0}).counts[-1] == (True, False, False, False, False)
+    assert summary(requested={"hours": 0.6, "phone": 0.7, "area": 0.5}).requested == ["phone", "hours"]
 
 
 @pytest.mark.parametrize(
@@ -55,10 +56,6 @@ def test_counts_take_the_most_certain_values_first():
 )
 def test_the_method(method, top):
     assert summary(method=method).method == top
-
-
-def test_requests_above_one_half():
-    assert summary(requested={"hours": 0.6, "phone": 0.7, "area": 0.5}).requested == ["phone", "hours"]
 
 
 SURE = {"tea": {"green": 1.0}, "area": {"north": 1.0}}
@@ -82,11 +79,14 @@ def says(name: str, belief: Belief, actions: SummaryActions | None = None) -> st
 REQUESTS = {"request_tea", "request_area"}
 
 
-def test_the_names():
+def test_names_and_size_follow_from_the_domain():
     assert SummaryActions(DOMAIN).names == (
         *("request_tea", "confirm_tea", "select_tea", "request_area", "confirm_area", "select_area"),
         *("inform", "inform_byname", "inform_alternatives", "bye", "repeat", "reqmore", "restart"),
     )
+    """5 + 4 values with dontcare and none, 6 methods, 6 discourse acts, 4 requestable, 2 flags, 5 counts for each of 2 slots."""
+    assert Layout(DOMAIN).size == 5 + 4 + 6 + 6 + 4 + 2 + 10
+    assert Layout(load_domain("restaurant")).size == (26 + 7 + 5) + 6 + 6 + 8 + 2 + 15
 
 
 @pytest.mark.parametrize(
@@ -171,12 +171,6 @@ def test_alternatives_and_then_nothing_but_what_was_offered():
     assert says("inform_byname", named) == "inform(name=dot) inform(phone=44) inform(hours=not available)"
 
 
-def test_the_size_follows_from_the_domain():
-    """5 + 4 values with dontcare and none, 6 methods, 6 discourse acts, 4 requestable, 2 flags, 5 counts for each of 2 slots."""
-    assert Layout(DOMAIN).size == 5 + 4 + 6 + 6 + 4 + 2 + 10
-    assert Layout(load_domain("restaurant")).size == (26 + 7 + 5) + 6 + 6 + 8 + 2 + 15
-
-
 def test_a_belief_by_hand():
     belief = Belief(
         {"tea": {"black": 0.5, "dontcare": 0.25}, "area": {}, "name": {}},
@@ -192,3 +186,98 @@ def test_a_belief_by_hand():
     requested, flags = [0, 0.5, 0, 0], [1, 0]
     counts = [0, 0, 1, 0, 1 * 0, 0, 0, 1, 0, 0]  # black: dot and eve, both in the south
     assert vector.tolist() == pytest.approx([*tea, *area, *method, *discourse, *requested, *flags, *counts])
+
+
+INFORM = [Act("inform", "tea", "green")]
+NULL = [Act("null")]
+
+
+def tracker() -> FocusTracker:
+    return FocusTracker(small_domain())
+
+
+def test_evidence_adds_up_and_pushes_out_what_was_heard_before():
+    """p becomes p * q + s: .6; then .6 * .3 for green and .7 for black; then both times .9 and .1 for green."""
+    focus = tracker()
+    assert focus.update([], [(INFORM, 0.6), (NULL, 0.4)]).slots["tea"] == pytest.approx({"green": 0.6})
+    black = [Act("inform", "tea", "black")]
+    assert focus.update([], [(black, 0.7), (NULL, 0.3)]).slots["tea"] == pytest.approx({"green": 0.18, "black": 0.7})
+    belief = focus.update([], [(NULL, 0.9), (INFORM, 0.1)])
+    assert belief.slots["tea"] == pytest.approx({"green": 0.262, "black": 0.63})
+    assert belief.none("tea") == pytest.approx(0.108)
+    assert belief.ranked_values("tea") == [("black", pytest.approx(0.63)), ("green", pytest.approx(0.262))]
+    assert belief.none("area") == 1
+    both = [*INFORM, Act("inform", "area", "north")]
+    belief = tracker().update([], [(both, 0.5), (INFORM, 0.3), (NULL, 0.2)])
+    assert belief.slots["tea"] == pytest.approx({"green": 0.8})
+    assert belief.slots["area"] == pytest.approx({"north": 0.5})
+    too_much = [(INFORM, 0.8), ([Act("inform", "tea", "black")], 0.4)]
+    assert tracker().update([], too_much).slots["tea"] == pytest.approx({"green": 2 / 3, "black": 1 / 3})
+
+
+def test_yes_to_a_question_is_its_value_and_no_changes_nothing():
+    focus = tracker()
+    question = [Act("confirm", "tea", "green")]
+    assert focus.update(question, [([Act("affirm")], 0.8), (NULL, 0.2)]).slots["tea"] == pytest.approx({"green": 0.8})
+    assert focus.update(question, [([Act("negate")], 1.0)]).slots["tea"] == pytest.approx({"green": 0.8})
+    denied = [Act("deny", "tea", "green"), Act("inform", "tea", "black")]
+    assert focus.update(question, [(denied, 1.0)]).slots["tea"] == pytest.approx({"black": 1.0})
+
+
+@pytest.mark.parametrize("question", ["request", "select", "confirm"])
+def test_an_answer_without_its_slot_is_about_what_was_asked(question):
+    belief = tracker().update([Act(question, "area", "")], [([Act("inform", "", "dontcare")], 1.0)])
+    assert belief.slots["area"] == {"dontcare": 1.0}
+    assert tracker().update([Act("reqmore")], [([Act("inform", "", "dontcare")], 1.0)]).slots["area"] == {}
+
+
+@pytest.mark.parametrize(
+    ("acts", "method"),
+    [
+        (INFORM, "byconstraints"),
+        ([Act("inform", "name", "ada")], "byname"),
+        ([Act("reqalts"), *INFORM], "byalternatives"),
+        ([Act("bye")], "finished"),
+        ([Act("inform", "type", "cafe")], None),
+        ([Act("request", "phone")], None),  # nothing was offered
+        ([Act("thankyou")], None),
+    ],
+)
+def test_the_method_of_a_turn(acts, method):
+    assert tracker().update([], [(acts, 1.0)]).method == ({method: 1.0} if method else {})
+
+
+def test_questions_after_an_offer_are_about_the_venue():
+    focus = tracker()
+    offer = [Act("inform", "name", "ada"), *INFORM]
+    assert focus.update(offer, [([Act("request", "phone")], 0.9), (NULL, 0.1)]).method == pytest.approx({"byname": 0.9})
+    assert focus.update([], [([Act("thankyou")], 1.0)]).method == pytest.approx({"byname": 0.9})  # stays
+    denied = [Act("deny", "tea", "green"), Act("request", "phone")]
+    assert focus.update([], [(denied, 1.0)]).method == pytest.approx({"byname": 0.9})
+
+
+def test_requests_wait_until_they_are_answered():
+    focus = tracker()
+    asked = [([Act("request", "phone"), Act("request", "hours")], 0.7), (NULL, 0.3)]
+    assert focus.update([], asked).requested == pytest.approx({"phone": 0.7, "hours": 0.7})
+    assert focus.update([], asked).requested == {"phone": 1.0, "hours": 1.0}
+    answer = [Act("inform", "name", "ada"), Act("inform", "phone", "11")]
+    assert focus.update(answer, [(NULL, 1.0)]).requested == {"hours": 1.0}
+    assert tracker().update([], [([Act("confirm", "tea", "green")], 1.0)]).requested == {"tea": 1.0}
+
+
+def test_offers_and_discourse_acts_are_those_of_this_turn_and_reset_forgets():
+    focus = tracker()
+    belief = focus.update([Act("inform", "name", "ada")], [(NULL, 1.0)])
+    assert (belief.offered, belief.offers, belief.offer_happened, belief.nothing_found) == ("ada", ["ada"], True, False)
+    belief = focus.update([Act("request", "tea")], [(NULL, 1.0)])
+    assert (belief.offered, belief.offer_happened) == ("ada", False)
+    belief = focus.update([Act("inform", "name", "none"), Act("except", "name", "ada")], [(NULL, 1.0)])
+    assert (belief.offered, belief.offers, belief.offer_happened, belief.nothing_found) == ("ada", [], False, True)
+    focus = tracker()
+    assert focus.update([], [([Act("thankyou")], 0.6), (NULL, 0.4)]).discourse_act == {"thankyou": 0.6, "none": 0.4}
+    assert focus.update([], [(INFORM, 1.0)]).discourse_act == {"none": 1.0}
+    focus.update([Act("inform", "name", "ada")], [(INFORM, 1.0)])
+    focus.reset()
+    assert focus.belief.slots == {"tea": {}, "area": {}, "name": {}}
+    assert (focus.belief.offered, focus.belief.method, focus.belief.requested) == ("", {}, {})

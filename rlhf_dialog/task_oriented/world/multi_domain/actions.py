@@ -34,20 +34,16 @@ class MultiActions:
 
     def __init__(self, domain: MultiDomain):
         self.names = action_names(domain)
-        self.intents = {name: list_intents(service) for name, service in domain.services.items()}
-        self.starts = {}
-        start = 0
-        for name, intents in self.intents.items():
-            self.starts[name], start = start, start + len(intents)
-        self.split = {f"{name}_{act}": (name, act) for name, acts in self.intents.items() for act in acts}
+        pairs = ((name, intent) for name, service in domain.services.items() for intent in list_intents(service))
+        self.split = {f"{name}_{intent}": (name, intent) for name, intent in pairs}  # in the order of the names
 
     def mask(self, state: DialogueState) -> NDArray[np.bool_]:
         """(A,), True where the action makes sense now: in the domains of which the user has spoken; the global ones always."""
         mask = np.zeros(len(self.names), dtype=np.bool_)
         mask[-len(GLOBAL) :] = True
-        for name, domain_state in state.domains.items():
-            start, allowed = self.starts[name], _allowed_intents(domain_state)
-            mask[start : start + len(self.intents[name])] = [allowed[intent] for intent in self.intents[name]]
+        allowed = {name: _allowed_intents(domain_state) for name, domain_state in state.domains.items()}
+        for number, (name, intent) in enumerate(self.split.values()):
+            mask[number] = name in allowed and allowed[name][intent]
         return mask
 
     def acts(self, name: str, state: DialogueState, desk: BookingDesk) -> list[Act]:

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from random import Random
 
 from rlhf_dialog.task_oriented.domains import DONTCARE, NAME, TYPE, Domain
+from rlhf_dialog.task_oriented.domains.domain import NOTHING
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
 from rlhf_dialog.task_oriented.world.users.parameters import PATIENCE, read_ranges
-
-NOTHING = "none"  # the name in `inform name=none`: nothing fits
 
 
 @dataclass
@@ -265,7 +264,7 @@ class AgendaUser:
         """Write down the answers to the requests, then thank, go on, or ask the next one."""
         requests = self.goal.requests
         for slot, value in turn.pairs:
-            if slot in requests and not (slot == NAME and value == "none"):
+            if slot in requests and not (slot == NAME and value == NOTHING):
                 requests[slot] = value
         if chosen:
             requests[NAME] = chosen

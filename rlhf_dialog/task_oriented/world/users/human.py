@@ -11,8 +11,6 @@ from rlhf_dialog.task_oriented.world.success import without_contradictions
 from rlhf_dialog.task_oriented.world.tracker import NOTHING
 from rlhf_dialog.task_oriented.world.words import slot_in_words, user_words
 
-GOODBYE = "Goodbye ."
-
 
 class HumanUser:
     """A person with a hidden goal, who types the turns.
@@ -37,7 +35,7 @@ class HumanUser:
     def answer(self, system_acts: list[Act]) -> list[Act]:
         """Ask for the next turn."""
         typed = self.ask()
-        self.words = GOODBYE if typed is None else typed
+        self.words = "Goodbye ." if typed is None else typed
         return self.read(self.words)
 
 

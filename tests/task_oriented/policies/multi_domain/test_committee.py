@@ -1,21 +1,24 @@
-"""The committee: its formula, shares of what is learned, counterparts in other domains, and how it goes on after a save."""
-
 import json
 
 import numpy as np
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import stream
-from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
-from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, choose, stream
+from rlhf_dialog.task_oriented.policies.handcrafted import HandcraftedMulti, RandomPolicy
 from rlhf_dialog.task_oriented.policies.multi_domain.committee import Committee, combine_opinions
+from rlhf_dialog.task_oriented.policies.multi_domain.manager import Manager
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 from tests.parts.several_policies import THREE, TWO, dialogue, make, piece, setting_of, straight_and_resumed, trained
 from tests.parts.small_world import small_world
 
-NORTH = "inform(hotel-area=north)"
+NORTH, HOTEL = "inform(hotel-area=north)", "hotel/policy.safetensors"
+MIXED = {
+    "restaurant": {"id": "gp_sarsa", "args": {"sigma": 2.0}},
+    "hotel": "handcrafted",
+    "attraction": {"id": "dqn", "args": {"hidden_sizes": [8], "batch_size": 8}},
+}
 
 
 def test_the_combination_by_hand():
@@ -24,9 +27,7 @@ def test_the_combination_by_hand():
     expected = [(2.15 / 0.675, 1 / 0.675), ((1.0 - 0.6) / 0.1, 1 / 0.1)]
     found = combine_opinions(np.array(means_)[:, None], np.array(variances)[:, None], 3.0, 10.0)
     np.testing.assert_allclose(np.stack(found)[:, 0].T, expected)
-
-
-def test_members_that_know_nothing_give_the_prior_back():
+    # members that know nothing give the prior back
     policy = Committee(setting_of(THREE), prior_mean=7.0, prior_deviation=3.0)
     episodes = run_dialogues(RandomPolicy(setting_of(THREE)), make(THREE), 0, range(4))
     opinions = policy.opinions(np.concatenate([one.observations for one in episodes]))
@@ -34,26 +35,6 @@ def test_members_that_know_nothing_give_the_prior_back():
     mean, variance = combine_opinions(*opinions[:2], 7.0, 9.0)
     np.testing.assert_allclose(mean, 7.0)
     np.testing.assert_allclose(variance, 9.0)
-
-
-def test_with_one_member_it_is_that_member():
-    domain = small_world().only(["restaurant"])
-    setting, args = setting_of(domain, seed=5), {"sigma": 2.0, "prior_mean": 4.0, "scale": 1.5}
-    committee, member = Committee(setting, **args), GPSarsa(setting, **args)
-    for policy in (committee, member):
-        trained(policy, Sampler(make(domain), 5, 2), 6)
-    episodes = run_dialogues(RandomPolicy(setting), make(domain), 1, range(5))
-    asked, masks = (np.concatenate([getattr(one, name) for one in episodes]) for name in ("observations", "masks"))
-    assert committee.members["restaurant"].num_points == member.num_points > 20
-    mean, variance = combine_opinions(*committee.opinions(asked)[:2], 4.0, committee.prior_variance)
-    np.testing.assert_allclose((mean, variance), member.posterior(asked), rtol=1e-9)
-    for deterministic in (True, False):
-        streams = [[stream(1, 2, row) for row in range(len(asked))] for _ in range(2)]
-        found = committee.act(asked, masks, deterministic, streams[0])
-        expected = member.act(asked, masks, deterministic, streams[1])
-        np.testing.assert_array_equal(found[0], expected[0])
-        np.testing.assert_allclose(found[1]["values"], expected[1]["values"], rtol=1e-6)
-        assert (found[1]["weights"] == 1).all()
 
 
 def taught(learning, weights=(0.75, 0.25), pay=(-1.0, 17.0)):
@@ -127,22 +108,21 @@ def test_what_hotels_taught_counts_for_restaurants_and_for_a_domain_without_a_me
         assert (names[action[0]], extras["weights"].tolist()) == (f"{domain}_recommend", [[1.0]])
 
 
-@pytest.mark.parametrize("scale", [-1, 0.3, 3.0])
-def test_an_action_is_the_best_of_mean_plus_scale_times_deviation_times_a_normal_number(scale):
+@pytest.mark.parametrize(("scale", "deterministic"), [(-1, False), (0.3, False), (3.0, False), (3.0, True)])
+def test_an_action_is_the_best_of_mean_plus_scale_times_deviation_times_a_normal_number(scale, deterministic):
     policy = Committee(setting_of(TWO), scale=scale, sigma=15.0)
+    assert policy.members["hotel"].args.sigma == 15.0
     trained(policy, Sampler(make(TWO), 5, 2), 10)
     episodes = run_dialogues(RandomPolicy(setting_of(TWO)), make(TWO), 1, range(10))
     asked, masks = (np.concatenate([getattr(one, name) for one in episodes]) for name in ("observations", "masks"))
     means_, variances, possible = policy.opinions(asked)
     mean, variance = combine_opinions(means_, variances, 0.0, 400.0)
-    expected = []
+    expected, share = [], 0.0 if deterministic else max(scale, 0)
     for row in range(len(asked)):
         draws = stream(1, row, 0)
-        worth = [
-            m + max(scale, 0) * v**0.5 * draws.gauss(0.0, 1.0) for m, v in zip(mean[row], variance[row], strict=True)
-        ]
+        worth = [m + share * v**0.5 * draws.gauss(0.0, 1.0) for m, v in zip(mean[row], variance[row], strict=True)]
         expected.append(max(np.flatnonzero(masks[row] & possible[row]).tolist(), key=worth.__getitem__))
-    actions, extras = policy.act(asked, masks, False, [stream(1, row, 0) for row in range(len(asked))])
+    actions, extras = policy.act(asked, masks, deterministic, [stream(1, row, 0) for row in range(len(asked))])
     assert actions.tolist() == expected
     np.testing.assert_allclose(extras["values"], mean[range(len(asked)), actions], rtol=1e-6)
     precisions = 1 / variances[:, range(len(asked)), actions].T  # both members know all actions
@@ -163,11 +143,19 @@ def test_a_cut_dialogue_is_learned_whole():
     assert sum(member.num_points for member in whole.members.values()) > 10
 
 
-@pytest.mark.slow
-def test_it_goes_on_exactly(tmp_path):
-    straight, resumed = straight_and_resumed(tmp_path, "committee", {})
+@pytest.mark.parametrize(
+    ("name", "args", "files"),
+    [
+        pytest.param("committee", {}, {"abstraction.json", "replay.safetensors", HOTEL}, marks=pytest.mark.slow),
+        ("manager", {"policies": MIXED}, {"policy.json"}),
+        ("manager", {"others": "gp_sarsa"}, {"policy.json", HOTEL}),
+        ("manager", {"policies": {"hotel": "a2c"}, "others": "random"}, {"policy.json", HOTEL}),
+    ],
+)
+def test_it_goes_on_exactly(tmp_path, name, args, files):
+    straight, resumed = straight_and_resumed(tmp_path, name, args)
     assert straight == resumed
-    assert {"abstraction.json", "replay.safetensors", "hotel/policy.json", "hotel/policy.safetensors"} < set(straight)
+    assert files < set(straight)
 
 
 def test_the_abstraction_is_saved_and_comes_back(tmp_path):
@@ -183,3 +171,104 @@ def test_the_abstraction_is_saved_and_comes_back(tmp_path):
     assert other.abstraction == mine
     with pytest.raises(UserError, match="does not fit this policy"):
         Committee(setting_of(TWO), sigma=1.0).load(tmp_path)
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    """A policy that takes the first allowed action and notes what it sees."""
+    built = []
+
+    class Noting(RandomPolicy):
+        def __init__(self, setting):
+            super().__init__(setting)
+            self.episodes, self.seen, self.updates = [], [], 0
+            built.append(self)
+
+        def act(self, observations, masks, deterministic=False):
+            self.seen.append(observations)
+            return masks.argmax(axis=1), {
+                "logprobs": np.full(len(masks), -1.5, np.float32),
+                "twice": 2 * observations[:, :3],
+            }
+
+        def observe(self, episode):
+            self.episodes.append(episode)
+
+        def update(self):
+            self.updates += 1
+            return {"updates": float(self.updates)}
+
+    monkeypatch.setattr(PolicyFactory, "classes", {**PolicyFactory.classes, "noting": Noting})
+    return built
+
+
+def test_each_domain_has_its_policy_and_sees_itself_alone(noted):
+    policy = Manager(setting_of(THREE), {"hotel": "noting", "restaurant": {"id": "noting"}})
+    users = ["inform(restaurant-food=thai)", "inform(hotel-area=north)", "inform(attraction-area=north)"]
+    one = dialogue(THREE, users, ["reqmore"] * 3, [-1.0] * 3)
+    names, restaurant, hotel = MultiLayout(THREE).names, policy.policies["restaurant"], policy.policies["hotel"]
+    actions, extras = policy.act(one.observations, one.masks, True, [])
+    rules = HandcraftedMulti(THREE.only(["attraction"]))
+    attraction = policy.views.by_name["attraction"]
+    theirs, _ = rules.act(one.observations[2:, attraction.columns], one.masks[2:, attraction.actions])
+    assert names[actions[0]] == "restaurant_request"
+    assert names[actions[1]] == "hotel_request"
+    assert actions[2] == attraction.actions[theirs[0]]
+    np.testing.assert_array_equal(restaurant.seen[-1], one.observations[:1, policy.views.by_name["restaurant"].columns])
+    np.testing.assert_array_equal(hotel.seen[-1], one.observations[1:2, policy.views.by_name["hotel"].columns])
+    assert extras["logprobs"].tolist() == [-1.5, -1.5, 0.0]
+    np.testing.assert_array_equal(extras["hotel/twice"], [[0] * 3, 2 * hotel.seen[-1][0, :3], [0] * 3])
+
+
+def test_each_policy_learns_from_its_turns_and_only_where_there_are_some(noted):
+    policy = Manager(setting_of(THREE), others="noting")
+    users = ["inform(restaurant-food=thai)", "inform(restaurant-food=thai)", "inform(hotel-area=north)"]
+    one = dialogue(THREE, users, ["restaurant_recommend", "reqmore", "hotel_recommend"], [-1.0, -2.0, 19.0])
+    _, one.extras = policy.act(one.observations, one.masks, True, [])
+    policy.observe(piece(one, 0, 2))
+    assert policy.update() == {}
+    policy.observe(piece(one, 2, 3))
+    assert policy.update() == {"hotel/updates": 1.0, "restaurant/updates": 1.0}
+    (found,) = policy.policies["restaurant"].episodes
+    names = MultiLayout(THREE.only(["restaurant"])).names
+    assert ([names[n] for n in found.actions], found.rewards.tolist()) == (
+        ["restaurant_recommend", "reqmore"],
+        [-1, 17],
+    )
+    np.testing.assert_array_equal(found.extras["twice"], 2 * found.observations[:, :3])
+    assert (set(found.extras), found.masks.shape, found.ended) == ({"twice"}, (2, len(names)), True)
+    assert policy.policies["attraction"].episodes == []
+    assert len(policy.policies["hotel"].episodes) == 1
+
+
+def test_ppo_gets_what_it_has_just_drawn():
+    args = {"id": "ppo", "args": {"hidden_sizes": [8], "minibatch_size": 16, "ppo_epoch": 2}}
+    policy = Manager(setting_of(TWO), others=args)
+    trained(policy, Sampler(make(TWO), 0, 4), 6, turns=48)  # RunStopped, if a turn were of an earlier policy
+    assert policy.policies["hotel"].num_updates > 3
+
+
+def test_turns_that_wait_for_the_end_are_saved_between_observe_and_update(tmp_path):
+    one = dialogue(TWO, ["inform(hotel-area=north)"] * 2, ["hotel_recommend", "reqmore"], [-1.0, 19.0])
+    policy = Manager(setting_of(TWO), others="gp_sarsa")
+    policy.observe(one)
+    policy.save(tmp_path)
+    again = Manager(setting_of(TWO), others="gp_sarsa")
+    again.load(tmp_path)
+    assert again.update() == policy.update() != {}
+
+
+def test_damage_is_named(tmp_path):
+    for text in ("", "[]", '{"num_updates": "two", "taught": []}', '{"num_updates": 2, "taught": [[]]}'):
+        (tmp_path / "policy.json").write_text(text)
+        with pytest.raises(UserError, match="holds no manager, or is damaged"):
+            Manager(setting_of(TWO)).load(tmp_path)
+
+
+def test_a_turn_draws_from_its_own_stream():
+    policy = Manager(setting_of(TWO), others="random")
+    one = dialogue(TWO, ["inform(hotel-area=north)", "inform(restaurant-food=thai)"] * 3, ["reqmore"] * 6, [-1.0] * 6)
+    together, _ = choose(policy, one.observations, one.masks, False, [stream(0, 1, n) for n in range(6)])
+    for row in range(6):
+        alone, _ = choose(policy, one.observations[row : row + 1], one.masks[row : row + 1], False, [stream(0, 1, row)])
+        assert alone[0] == together[row]

@@ -1,5 +1,3 @@
-"""What is read of a turn, what is said of pages, what hostile pages cannot do, and how a wiki is asked."""
-
 import json
 import logging
 from urllib.parse import parse_qs, urlsplit
@@ -87,7 +85,7 @@ def talk(knowledge, *turns):
     return [knowledge.reply(turn) for turn in turns]
 
 
-def test_a_dialogue_in_words():
+def test_a_dialogue_in_words_and_what_is_the_policys_own():
     chess = WikiPage(title="Chess", summary="A game.", sections={"History": "From India.", "Rules": "Many."})
     shelf = Shelf({"chess": chess, "Go": WikiPage(title="Go", summary="Older.")})
     turns = {
@@ -101,6 +99,10 @@ def test_a_dialogue_in_words():
         "What are its rules?": "Go: you can ask about nothing more.",
     }
     assert talk(Knowledge(policy, shelf), *turns) == list(turns.values())
+    knowledge = Knowledge(policy, Everything(), own=["phone number"])
+    asked = ["What is the phone number ?", "What is the phone ?", "About the phone numbers ."]
+    found = [f"policy: {asked[0]}", "phone: It is phone.", "phone numbers: It is phone numbers."]
+    assert talk(knowledge, *asked) == found
 
 
 def test_titles_are_offered_and_the_answer_taken():
@@ -148,13 +150,6 @@ def test_no_page_steers_the_terminal_or_passes_for_a_turn():
     assert offered.endswith(r"Do you mean x\x1b]0;t\x07 or y z?")
 
 
-def test_what_is_the_policys_own_is_not_looked_up():
-    knowledge = Knowledge(policy, Everything(), own=["phone number"])
-    asked = ["What is the phone number ?", "What is the phone ?", "About the phone numbers ."]
-    found = [f"policy: {asked[0]}", "phone: It is phone.", "phone numbers: It is phone numbers."]
-    assert talk(knowledge, *asked) == found
-
-
 def answering(page):
     """An honest wiki with this page (`formatversion` 2)."""
 
@@ -169,7 +164,7 @@ def wiki(server, **options):
     return MediaWiki(server.url, **{"timeout_s": 60, **options})
 
 
-def test_a_page_with_its_sections():
+def test_a_page_with_its_sections_and_the_links_of_a_disambiguation_page():
     text = "Tea is a drink.\n\n\n== History ==\nOld.\n=== Ships ===\nFast.\n\n== See also ==\n\n\n==  Uses==\nDrunk. 1 == 1"
     with serving(answering({"pageid": 1, "ns": 0, "title": "Tea", "extract": text})) as server:
         page = wiki(server, user_agent="test (me@example.org)").fetch("tea")
@@ -179,6 +174,10 @@ def test_a_page_with_its_sections():
     assert sections == {"History": "Old. Fast.", "Uses": "Drunk. 1 == 1"}
     assert headers["User-Agent"] == "test (me@example.org)"
     assert headers["Host"] == urlsplit(server.url).netloc
+    links = [{"ns": 0, "title": title} for title in ("Freddie", "Mercury (element)", "Roman god", "Mercury (planet)")]
+    page = {"title": "Mercury", "pageprops": {"disambiguation": ""}, "extract": "Mercury may be:", "links": links}
+    with serving(answering(page)) as server:
+        assert wiki(server).fetch("mercury") == ["Mercury (element)", "Mercury (planet)", "Freddie", "Roman god"]
 
 
 def test_what_is_asked_of_the_wiki():
@@ -191,13 +190,6 @@ def test_what_is_asked_of_the_wiki():
     assert (asked["plnamespace"], asked["pllimit"]) == ("0", "50")
     with serving(says(200, b"{}")) as server:
         assert wiki(server).fetch("x") == []
-
-
-def test_a_disambiguation_page_gives_its_links_those_with_the_title_first():
-    links = [{"ns": 0, "title": title} for title in ("Freddie", "Mercury (element)", "Roman god", "Mercury (planet)")]
-    page = {"title": "Mercury", "pageprops": {"disambiguation": ""}, "extract": "Mercury may be:", "links": links}
-    with serving(answering(page)) as server:
-        assert wiki(server).fetch("mercury") == ["Mercury (element)", "Mercury (planet)", "Freddie", "Roman god"]
 
 
 @pytest.mark.parametrize("answer", [b"", b"\xff\xfe\x00", b"[]", b'{"query": {"pages": {"1": {}}}}'])

@@ -1,6 +1,3 @@
-"""Environments: no step is wasted at the end of a dialogue, each fault has its name, those of the user's own have limits, and
-processes change no number."""
-
 import os
 import signal
 import subprocess
@@ -30,7 +27,7 @@ from tests.parts.small_domain import small_domain
 from tests.parts.toy_environments import Broken, Counted
 
 
-def test_an_order_opens_a_dialogue_or_makes_an_action_or_waits():
+def test_an_order_opens_a_dialogue_makes_an_action_or_waits_and_where_one_ends_the_next_is_opened():
     two = VectorEnv(Counted, seed=4, num_envs=2)
     opened, waiting = two.step([(NOTHING, 6), (NOTHING, NOTHING)])
     assert (opened.observation.tolist(), opened.mask.tolist(), opened.reward) == ([6, 0], [True] * 3, 0.0)
@@ -39,9 +36,6 @@ def test_an_order_opens_a_dialogue_or_makes_an_action_or_waits():
     moved, opened = two.step([(2, 8), (NOTHING, 1)])
     assert (moved.observation.tolist(), moved.reward, moved.terminated, moved.info) == ([6, 1], 6.0, False, {})
     assert opened.observation.tolist() == [1, 0]
-
-
-def test_where_a_dialogue_ends_the_next_one_is_opened_in_the_same_step():
     one = VectorEnv(Counted, seed=0, num_envs=1)
     one.step([(NOTHING, 5)])
     (turn,) = one.step([(1, 7)])
@@ -59,8 +53,6 @@ def returning(method, value):
 
 
 MASK = {"action_mask": np.ones(3, dtype=bool)}
-
-
 STEP = (np.zeros(2), 0.0, False, False, MASK)  # a right answer
 
 
@@ -135,11 +127,15 @@ def test_each_dialogue_has_a_seed_of_its_own_and_the_same_one_again():
     assert all(one.success == one.info["success"] for one in episodes)
 
 
-def test_arguments_reach_the_class_and_everything_else_is_the_environments():
+def test_arguments_reach_the_class_and_fit_and_everything_else_is_the_environments():
     own = UserEnvironment(own_environments.Guess, {"num_turns": 1})
     assert (own.num_turns, own.class_name, read_sizes(own)) == (1, "Guess", (2, 2))
     own.reset(seed=1, options={"dialogue": 0})
     assert own.step(1 - own.right)[2:4] == (False, True)
+    with pytest.raises(UserError, match=r"environment: wrong arguments for Guess: .*number"):
+        user_environment("Guess", {"number": 3}, None, None)
+    with pytest.raises(UserError, match="Words: a policy that chooses acts needs an observation_space"):
+        read_sizes(UserEnvironment(own_environments.Words, {}))
 
 
 @pytest.mark.parametrize(
@@ -159,13 +155,6 @@ def test_arguments_reach_the_class_and_everything_else_is_the_environments():
 def test_what_it_gets_wrong_names_class_and_method(name, said):
     with pytest.raises(UserError, match=said):
         Sampler(user_environment(name, {}, 0.3 if name.startswith("Hangs") else None, 3), 0, 2).sample(POLICY, 20)
-
-
-def test_arguments_that_do_not_fit_and_an_environment_of_words():
-    with pytest.raises(UserError, match=r"environment: wrong arguments for Guess: .*number"):
-        user_environment("Guess", {"number": 3}, None, None)
-    with pytest.raises(UserError, match="Words: a policy that chooses acts needs an observation_space"):
-        read_sizes(UserEnvironment(own_environments.Words, {}))
 
 
 MAKE = partial(ActLevel, small_domain(), 0.3)

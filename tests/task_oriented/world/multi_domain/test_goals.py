@@ -57,15 +57,12 @@ def test_a_goal_can_be_reached():
             assert domain_goal.info["departure"] != domain_goal.info["destination"]
 
 
-def test_a_taxi_goes_between_the_places_before_it():
+def test_a_taxi_goes_between_the_places_before_it_and_reaches_a_booked_table_in_time():
     taxis = [goal.by_domain for goal in DRAWN if list(goal.by_domain) == ["restaurant", "hotel", "taxi"]]
     assert all(by_domain["taxi"].follows == {"departure": "restaurant", "destination": "hotel"} for by_domain in taxis)
     alone = [goal.by_domain["taxi"] for goal in DRAWN if list(goal.by_domain) == ["taxi"]]
     assert len(alone) > 20
     assert not any(domain_goal.follows for domain_goal in alone)
-
-
-def test_a_taxi_reaches_a_booked_table_in_time():
     model = [goal for goal in goals(300, _with_order("restaurant", "taxi")) if goal.by_domain["restaurant"].book]
     assert len(model) > 50
     for goal in model:
@@ -84,16 +81,13 @@ def test_a_restaurant_is_often_wanted_in_the_area_of_the_attraction():
     assert sum(one.info["area"] == two.info["area"] for one, two in both) / len(both) > 0.6
 
 
-def test_a_room_and_a_table_are_for_the_same_day():
+def test_a_room_a_table_and_a_train_are_for_days_that_fit():
     pairs = [goal.by_domain for goal in goals(300, _with_order("restaurant", "hotel"))]
     both = [w for w in pairs if w["restaurant"].book and w["hotel"].book]
     assert len(both) > 60
     assert all(w["restaurant"].book["day"] == w["hotel"].book["day"] for w in both)
     same = sum(w["restaurant"].book["people"] == w["hotel"].book["people"] for w in both) / len(both)
     assert same == pytest.approx(0.5 + 0.5 / 3, abs=0.12)  # three numbers of people
-
-
-def test_a_train_fits_the_nights_of_the_room():
     pairs = [goal.by_domain for goal in DRAWN if list(goal.by_domain) == ["hotel", "train"]]
     booked = [by_domain for by_domain in pairs if by_domain["hotel"].book]
     assert len(booked) > 20
@@ -105,11 +99,17 @@ def test_a_train_fits_the_nights_of_the_room():
             assert train["day"] == DAYS[(DAYS.index(room["day"]) + int(room["stay"])) % 7]
 
 
-def test_bookings_that_are_refused_first():
+def test_bookings_that_are_refused_first_and_a_wish_that_is_done():
     assert not any(domain_goal.fail_book for goal in DRAWN for domain_goal in goal.by_domain.values())
     drawn = goals(200, failing_bookings=1.0)
     books = [domain_goal for goal in drawn for domain_goal in goal.by_domain.values() if domain_goal.book]
     assert {sum(one.fail_book[slot] != value for slot, value in one.book.items()) for one in books} == {1}
+    domain_goal = DomainGoal({}, requests={"phone": None}, book={"day": "friday"})
+    assert not domain_goal.done
+    domain_goal.requests["phone"] = "1"
+    assert not domain_goal.done
+    domain_goal.booked = "a1"
+    assert domain_goal.done
 
 
 @pytest.mark.parametrize(
@@ -127,12 +127,3 @@ def test_a_domain_without_goals_is_named(tmp_path):
     domain = open_domain("multiwoz", write_world(tmp_path, goals=model))
     with pytest.raises(UserError, match="domain police: 10000 draws from the goal model found no constraints"):
         draw_goal(domain, Random(0))
-
-
-def test_a_wish_that_is_done():
-    domain_goal = DomainGoal({}, requests={"phone": None}, book={"day": "friday"})
-    assert not domain_goal.done
-    domain_goal.requests["phone"] = "1"
-    assert not domain_goal.done
-    domain_goal.booked = "a1"
-    assert domain_goal.done

@@ -1,5 +1,3 @@
-"""A language model as the user."""
-
 import pytest
 
 from rlhf_dialog.config.registry import EnvironmentFactory
@@ -114,16 +112,13 @@ def test_a_folder_that_does_not_say_its_format_speaks_by_its_chat_template(tmp_p
     )
 
 
-def test_it_is_built_from_a_yaml(agent_folder):
+def test_it_is_built_from_a_yaml_and_goals_may_lie_in_a_file(agent_folder, tmp_path):
     arguments = {"model": str(agent_folder), "goals": GOALS, "max_new_tokens": 4, "temperature": 0.5}
     user = EnvironmentFactory.create("language_model_user", arguments)
     assert len(open_episode(user, 0).prompt_turns) == 1
     assert answer(user, "Yes .")[1] == 0
     assert (user.speaker.sampling.max_new_tokens, user.speaker.sampling.temperature) == (4, 0.5)
     assert LMUser(**arguments).speaker is user.speaker
-
-
-def test_goals_may_lie_in_a_file(tmp_path, scripted):
     path = tmp_path / "goals.txt"
     path.write_text("A room.\n\n A table. \n")
     assert LMUser(None, goals=str(path)).goals == ["A room.", "A table."]
