@@ -13,11 +13,7 @@ from rlhf_dialog.data.prompt_ids import PromptEncoder, PromptSampler, separator_
 from rlhf_dialog.data.prompts import find_overlap, load_prompts
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.errors import UserError
-from tests.parts.processes import ROOT
 from tests.parts.tiny import byte_tokenizer, merging_tokenizer
-
-REAL = ROOT.parent / "shared/data/dailydialog"
-needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"the original DailyDialog files are not at {REAL}")
 
 
 def write_jsonl(path, *rows):
@@ -145,14 +141,6 @@ def test_the_end_of_a_reply_is_what_follows_its_text(separator, count):
         assert tokenizer.decode(encoder.encode_reply(reply)[:-count]) == " " + reply.replace(separator, " ")
         assert encoder.reply_text(encoder.encode_reply(reply) * 2) == reply.replace(separator, " ")
     assert encoder.count_end_ids("") == len(encoder.encode_reply(""))
-
-
-@pytest.mark.slow
-@needs_real_data
-@pytest.mark.parametrize(("min_context_size", "counts"), [(1, (76052, 7069, 6740)), (5, (35781, 3388, 3123))])
-def test_real_counts(min_context_size, counts):
-    for split, count in zip(("train", "validation", "test"), counts, strict=True):
-        assert len(load_prompts(str(REAL), split, min_context_size=min_context_size)) == count
 
 
 def records(*dialogs):
