@@ -10,7 +10,7 @@ from tokenizers import processors
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompt_ids import PromptEncoder, PromptSampler, separator_ids
-from rlhf_dialog.data.prompts import find_overlap, load_prompts
+from rlhf_dialog.data.prompts import find_repeats, load_prompts, long_utterances
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.errors import UserError
 from tests.parts.tiny import byte_tokenizer, merging_tokenizer
@@ -143,24 +143,24 @@ def test_the_end_of_a_reply_is_what_follows_its_text(separator, count):
     assert encoder.count_end_ids("") == len(encoder.encode_reply(""))
 
 
-def records(*dialogs):
-    return [DialogueRecord(list(turns), None) for turns in dialogs]
+def utterances(*dialogs):
+    return [long_utterances(DialogueRecord(list(turns), None)) for turns in dialogs]
 
 
 def test_overlap_by_hand():
-    held_out = records(
+    held_out = utterances(
         ("We met at the old harbour .", "Was it cold there then ?", "Yes !", "Who paid for the boat ?"),
         ("Nobody knows the answer today .", "Yes !"),
     )
-    train = records(
+    train = utterances(
         ("WE met , at the old harbour", "Something else is said here ."),  # 1 of 2, other case and punctuation
         ("We met at the old harbour .", "Something else is said here .", "And one more of them ."),  # 1 of 3
         ("Yes !", "No !"),  # only short utterances
         ("Nobody knows the answer today .", "Who paid for the boat ?", "x y z w", "x y z v"),  # 2 of 4, not in one
         ("Nobody knows the answer today .", "Something else is said here .", "Something else is said here ."),
     )
-    assert find_overlap(train, held_out) == {0, 4}
-    assert find_overlap(train, []) == set()
+    assert find_repeats(train, held_out) == {0, 4}
+    assert find_repeats(train, []) == set()
 
 
 def test_drop_overlap_touches_train_only_and_says_how_many(tmp_path, caplog):
