@@ -55,7 +55,6 @@ def rows():
 
 
 def prepared(messages):
-    """One message a speaker in a row, stripped."""
     groups = itertools.groupby(messages, key=lambda message: message["role"])
     return [{"role": role, "content": "\n\n".join(x["content"].strip() for x in said)} for role, said in groups]
 
@@ -86,14 +85,12 @@ def with_system_inside(messages):
 
 
 def replies(messages):
-    """The prefixes that end with a reply to a user."""
     for i, message in enumerate(messages):
         if message["role"] == "assistant" and any(x["role"] == "user" for x in messages[:i]):
             yield messages[: i + 1]
 
 
 def sft_rows(tmp_path, tokenizer):
-    """The rows of supervised fine-tuning, without limits."""
     (tmp_path / "train.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows()))
     prompts = load_prompts(str(tmp_path), "train", 1000, 1, False, "chat_template")
     encoder = prompt_encoder(tokenizer, "chat_template", 10**6)

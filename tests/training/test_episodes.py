@@ -61,7 +61,6 @@ class Spells(nn.Module):
 
 
 def spelling(max_new_tokens=5, **options):
-    """A speaker that always says `ab`, and its models."""
     policy, tokenizer = Policy(Spells(**options)), byte_tokenizer()
     encoder, stop = PromptEncoder(tokenizer, "<EOU>", 64), StopRule(policy, tokenizer, "<EOU>")
     return Responder(policy, encoder, Sampling(max_new_tokens), stop), Models(policy, None, policy, tokenizer)
@@ -153,7 +152,6 @@ def test_the_oldest_turns_leave_a_context_without_room():
 
 
 def unpadded(tokens):
-    """The prompts as lists of ids."""
     return [row[counts].tolist() for row, counts in zip(tokens.prompt_ids, tokens.prompt_mask, strict=True)]
 
 

@@ -16,8 +16,6 @@ KEYS = {"rollout_batch_size": 8, "num_mini_batch": 2, "ppo_epoch": 1, "use_share
 
 
 class Lengths(BaseReward):
-    """The length of each response."""
-
     name = "lengths"
 
     def __call__(self, dialogues):

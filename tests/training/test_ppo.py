@@ -20,7 +20,6 @@ seeds = st.integers(0, 10_000)
 
 
 def numbers(seed, mask, count):
-    """`count` random tensors of the mask's shape in float64."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(len(mask), len(mask[0]), generator=generator, dtype=torch.float64) for _ in range(count)]
 

@@ -40,13 +40,11 @@ def spoil(monkeypatch, trainer, is_bad, number=math.nan):
 
 
 def index_of(trainer, ids, mask):
-    """The index of the prompt with these tokens, by its letter."""
     text = trainer.models.tokenizer.decode(ids[mask].tolist())
     return "abcdefghijklmnop".index(text.strip()[0])
 
 
 def frozen_state(trainer):
-    """Weights and moments of every optimizer, as numbers that can be compared."""
     modules = [m for m in (trainer.models.policy, trainer.models.critic) if m is not None]
     weights = [p.detach().clone() for m in modules for p in m.parameters()]
     moments = [

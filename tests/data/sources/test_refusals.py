@@ -39,6 +39,7 @@ FILES = [  # name, content, words
     ("a.zip", HTML, ["this is an HTML page"]),
     # -- rows
     ("a.csv", "dialog\n\"['a', 'b']\"\nhello\n", ["a.csv, line 3", "'dialog' holds text"]),
+    ("a.csv", "dialogs,y\na,b\n", ["a.csv, line 2", "'dialogs', 'y'", "did you mean 'dialog'"]),
     ("a.csv", "id,text\n1,a\n2,b\n1,c\n", ["a.csv, line 4", "dialogue '1' continues"]),
     ("a.csv", "id,text\n1,a\n,b\n", ["a.csv, line 3", "dialogue id holds null"]),
     ("a.csv", "id,text\n1,a\n1,\n", ["a.csv, line 3", "'text' holds null"]),
@@ -72,6 +73,7 @@ LINES = [  # the second of three lines of mine.jsonl
     ('{"dialog": ["a", " "]}', ["turn 2 of 2 holds an empty text"]),
     ('{"dialog": ["a", "b"], "act": [1]}', ["2 turns but 1 acts"]),
     ('{"dialog": ["a"], "act": [0]}', ["act 1 is 0"]),
+    ('{"dialog": ["a"], "act": [true]}', ["act 1 is True"]),
     ('{"dialog": ["a"], "act": [1.5]}', ["act 1 is 1.5"]),
     ("", ["blank"]),
 ]

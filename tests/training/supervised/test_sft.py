@@ -62,7 +62,6 @@ def test_merging_prefixes_keeps_every_labelled_token_with_the_tokens_before_it()
 
 
 def fine_tuned(config, tokenizer, rows, held_out):
-    """The stage after tiny's GPT-2 was trained on `rows`, and measured on `held_out`."""
     stage = sft.SFT(config, Path(config.output), print)
     stage.model, stage.tokenizer, stage.watch = tiny.gpt2(), tokenizer, sft.HeldOutLoss(held_out, config)
     stage.fine_tune(rows)
