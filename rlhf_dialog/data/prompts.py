@@ -91,14 +91,15 @@ class PromptRules:
         return prompts
 
     def _overlap(self, records: list[DialogueRecord], data_path: str) -> set[int]:
-        """The result of `find_overlap`, which is also logged. Raises UserError when a held-out split cannot be read."""
+        """The numbers of the training dialogues that nearly repeat a held-out one; raises when those cannot be read."""
         try:
             parts = [load_records(data_path, split, self.columns, self.split, quiet=True) for split in SPLITS[1:]]
         except UserError as error:
             raise UserError(
                 f"drop_overlap: needs the validation and test splits; turn it off, or fix this: {error}"
             ) from error
-        overlap = find_overlap(records, [record for part in parts for record in part])
+        held_out = [long_utterances(record) for part in parts for record in part]
+        overlap = find_repeats([*map(long_utterances, records)], held_out)
         text = "drop_overlap: left out %d of %d train dialogues that nearly repeat one of validation or test"
         logger.info(text, len(overlap), len(records))
         return overlap
@@ -190,15 +191,6 @@ def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
     return replies
 
 
-def find_overlap(train_records: Sequence[DialogueRecord], held_out_records: Sequence[DialogueRecord]) -> set[int]:
-    """Positions of the training dialogues that nearly repeat a held-out one.
-
-    That is: at least half of its distinct utterances of 4 tokens or more (split at white space; compared in lower case,
-    letters and digits only) are also in one held-out dialogue, as utterances of 4 tokens or more.
-    """
-    return find_repeats([*map(long_utterances, train_records)], [*map(long_utterances, held_out_records)])
-
-
 def find_repeats(dialogues: Sequence[set[str]], others: Sequence[set[str]]) -> set[int]:
     """Positions of the dialogues of which at least half of the long utterances are in one of the others."""
     holders: dict[str, list[int]] = defaultdict(list)
@@ -214,6 +206,6 @@ def find_repeats(dialogues: Sequence[set[str]], others: Sequence[set[str]]) -> s
 
 
 def long_utterances(record: DialogueRecord) -> set[str]:
-    """The distinct turns of 4 tokens or more, letters and digits only."""
+    """The distinct turns of 4 tokens or more (split at white space), lower-case letters and digits only."""
     long_turns = (turn for turn in record.turns if len(turn.split()) >= MIN_OVERLAP_TOKENS)
     return {"".join(filter(str.isalnum, turn.lower())) for turn in long_turns} - {""}

@@ -1,9 +1,8 @@
-"""Messages as others read them: the text of transformers' chat templates, and the tokens that TRL learns."""
+"""Messages as others read them: the text of transformers' chat templates."""
 
 import itertools
 import json
 import random
-import re
 from importlib.resources import files
 
 import pytest
@@ -11,7 +10,7 @@ from transformers import AddedToken
 
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.training.supervised.sft import IGNORED, example
+from rlhf_dialog.training.supervised.sft import example
 from tests.parts.tiny import chat_tokenizer
 
 MISTRAL = (
@@ -56,7 +55,6 @@ def rows():
 
 
 def prepared(messages):
-    """One message a speaker in a row, stripped."""
     groups = itertools.groupby(messages, key=lambda message: message["role"])
     return [{"role": role, "content": "\n\n".join(x["content"].strip() for x in said)} for role, said in groups]
 
@@ -87,14 +85,12 @@ def with_system_inside(messages):
 
 
 def replies(messages):
-    """The prefixes that end with a reply to a user."""
     for i, message in enumerate(messages):
         if message["role"] == "assistant" and any(x["role"] == "user" for x in messages[:i]):
             yield messages[: i + 1]
 
 
 def sft_rows(tmp_path, tokenizer):
-    """The rows of supervised fine-tuning, without limits."""
     (tmp_path / "train.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows()))
     prompts = load_prompts(str(tmp_path), "train", 1000, 1, False, "chat_template")
     encoder = prompt_encoder(tokenizer, "chat_template", 10**6)
@@ -112,35 +108,3 @@ def test_every_prefix_that_ends_with_a_reply_reads_as_transformers_writes_it(tmp
     ours = [tokenizer.decode(row["input_ids"]) for row in sft_rows(tmp_path, tokenizer)]
     assert len(ours) > NUM_ROWS
     assert ours == expected
-
-
-def learned_by_trl(tokenizer, name, messages):
-    """The replies with loss, each with its end; a leading assistant answers nobody, and is no reply of ours."""
-    messages = accepted(tokenizer, prepared(messages))
-    found = tokenizer.apply_chat_template(
-        messages,
-        chat_template=template(f"{name}_training"),
-        return_dict=True,
-        return_assistant_tokens_mask=True,
-        enable_thinking=False,
-    )
-    pairs = zip(found["input_ids"], found["assistant_masks"], strict=True)
-    parts = [[i for i, _ in part] for has_loss, part in itertools.groupby(pairs, key=lambda pair: pair[1]) if has_loss]
-    leads = next(message["role"] for message in messages if message["role"] != "system") == "assistant"
-    return [tokenizer.decode(part).strip() for part in parts[leads:]]
-
-
-@pytest.mark.parametrize("name", ["qwen3", "gemma"])
-def test_the_tokens_with_loss_are_those_of_trl(tmp_path, name):
-    tokenizer = tokenizer_of(name)
-    expected = [
-        text
-        for messages in rows()
-        if any(True for _ in replies(prepared(messages)))
-        for text in learned_by_trl(tokenizer, name, messages)
-    ]
-    learned = [
-        tokenizer.decode([i for i in row["labels"] if i != IGNORED]).strip() for row in sft_rows(tmp_path, tokenizer)
-    ]
-    assert learned == expected
-    assert sum(bool(re.search(r"<think>\s*\S.*</think>", text, re.DOTALL)) for text in learned) > 20

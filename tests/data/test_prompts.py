@@ -10,14 +10,10 @@ from tokenizers import processors
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompt_ids import PromptEncoder, PromptSampler, separator_ids
-from rlhf_dialog.data.prompts import find_overlap, load_prompts
+from rlhf_dialog.data.prompts import find_repeats, load_prompts, long_utterances
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.errors import UserError
-from tests.parts.processes import ROOT
 from tests.parts.tiny import byte_tokenizer, merging_tokenizer
-
-REAL = ROOT.parent / "shared/data/dailydialog"
-needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"the original DailyDialog files are not at {REAL}")
 
 
 def write_jsonl(path, *rows):
@@ -147,32 +143,24 @@ def test_the_end_of_a_reply_is_what_follows_its_text(separator, count):
     assert encoder.count_end_ids("") == len(encoder.encode_reply(""))
 
 
-@pytest.mark.slow
-@needs_real_data
-@pytest.mark.parametrize(("min_context_size", "counts"), [(1, (76052, 7069, 6740)), (5, (35781, 3388, 3123))])
-def test_real_counts(min_context_size, counts):
-    for split, count in zip(("train", "validation", "test"), counts, strict=True):
-        assert len(load_prompts(str(REAL), split, min_context_size=min_context_size)) == count
-
-
-def records(*dialogs):
-    return [DialogueRecord(list(turns), None) for turns in dialogs]
+def utterances(*dialogs):
+    return [long_utterances(DialogueRecord(list(turns), None)) for turns in dialogs]
 
 
 def test_overlap_by_hand():
-    held_out = records(
+    held_out = utterances(
         ("We met at the old harbour .", "Was it cold there then ?", "Yes !", "Who paid for the boat ?"),
         ("Nobody knows the answer today .", "Yes !"),
     )
-    train = records(
+    train = utterances(
         ("WE met , at the old harbour", "Something else is said here ."),  # 1 of 2, other case and punctuation
         ("We met at the old harbour .", "Something else is said here .", "And one more of them ."),  # 1 of 3
         ("Yes !", "No !"),  # only short utterances
         ("Nobody knows the answer today .", "Who paid for the boat ?", "x y z w", "x y z v"),  # 2 of 4, not in one
         ("Nobody knows the answer today .", "Something else is said here .", "Something else is said here ."),
     )
-    assert find_overlap(train, held_out) == {0, 4}
-    assert find_overlap(train, []) == set()
+    assert find_repeats(train, held_out) == {0, 4}
+    assert find_repeats(train, []) == set()
 
 
 def test_drop_overlap_touches_train_only_and_says_how_many(tmp_path, caplog):

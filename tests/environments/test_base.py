@@ -25,8 +25,6 @@ from rlhf_dialog.errors import UserError
 
 
 class Answering:
-    """Returns what it is given."""
-
     def __init__(self, opening=("Hi .", {}), step=("", 0.0, True, False, {})):
         self.opening, self.returned = opening, step
 
@@ -82,8 +80,6 @@ def test_numpys_truth_is_welcome():
 
 
 class Failing(Answering):
-    """Raises, or waits for what never comes, in `reset` or in `step`."""
-
     def __init__(self, method, work):
         super().__init__()
         setattr(self, method, lambda *args, **kwargs: work())

@@ -170,7 +170,7 @@ def test_the_checks_allow_for_rounding_that_a_low_temperature_multiplies(tempera
 
 
 def test_before_a_measure_the_least_noise_counts():
-    """DECISIONS: at least 1e-6 nats, so that 2e-5 is the least limit."""
+    """It is 1e-6 nats, so that 2e-5 is the least limit."""
     check_ratio(1.9e-5, 1.9e-6, 1e9, 1, Noise())
     with pytest.raises(RunStopped, match="up to 20 times are allowed"):
         check_ratio(2.1e-5, 1e-6, 1e9, 1, Noise())

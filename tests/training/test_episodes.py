@@ -61,7 +61,6 @@ class Spells(nn.Module):
 
 
 def spelling(max_new_tokens=5, **options):
-    """A speaker that always says `ab`, and its models."""
     policy, tokenizer = Policy(Spells(**options)), byte_tokenizer()
     encoder, stop = PromptEncoder(tokenizer, "<EOU>", 64), StopRule(policy, tokenizer, "<EOU>")
     return Responder(policy, encoder, Sampling(max_new_tokens), stop), Models(policy, None, policy, tokenizer)
@@ -153,7 +152,6 @@ def test_the_oldest_turns_leave_a_context_without_room():
 
 
 def unpadded(tokens):
-    """The prompts as lists of ids."""
     return [row[counts].tolist() for row, counts in zip(tokens.prompt_ids, tokens.prompt_mask, strict=True)]
 
 
@@ -218,33 +216,6 @@ def test_what_was_sampled_turn_by_turn_is_what_the_whole_episode_gives(filters):
     for name in ("logprobs", "ref_logprobs", "entropy", "values"):
         assert not getattr(rollout, name)[~mask].any(), name
     assert filters == {} or (rollout.tokens.support[~mask] == -1).all()
-
-
-@torch.no_grad()
-def test_log_probs_are_those_of_a_plain_forward_on_the_context_that_was_seen(monkeypatch):
-    """In float64, with room for 20 prompt tokens. What the model was asked is noted; it is known by round and place."""
-    asked = []
-    generate = Responder.generate
-    monkeypatch.setattr(Responder, "generate", lambda *given: asked.append(unpadded(given[1])) or generate(*given))
-    models, rollout = rolled({"top_k": 12}, longest=20)
-    mask, found = rollout.response_mask, rollout.in_segments()
-    begins = mask & ~torch.cat([mask.new_zeros(len(mask), 1), mask[:, :-1]], dim=1)
-    assert len(found) > len(rollout) == len(USERS)
-    assert (len(asked), max(len(context) for contexts in asked for context in contexts)) == (3, 20)
-    for number, contexts in enumerate(asked):
-        rows = [row for row in range(len(USERS)) if begins[row].sum() > number]
-        for row, context in zip(rows, contexts, strict=True):
-            first = begins[row].nonzero()[number].item()
-            for t in range(first, next(t for t in range(first, len(mask[row]) + 1) if not mask[row, t : t + 1].any())):
-                ids = torch.tensor([context + rollout.tokens.response_ids[row, first:t].tolist()])
-                kept = rollout.tokens.support[row, t][rollout.tokens.support[row, t] >= 0]
-                for name, model in (("logprobs", models.policy), ("ref_logprobs", models.ref_policy)):
-                    whole = (model.lm(ids).logits[0, -1] / 0.8)[kept].log_softmax(0)
-                    expected = whole[kept == rollout.tokens.response_ids[row, t]].item()
-                    assert getattr(rollout, name)[row, t].item() == pytest.approx(expected, abs=1e-9), name
-    forced = teacher_forced(models.policy, found.tokens, 0.8)
-    torch.testing.assert_close(forced.logprobs, found.logprobs, rtol=0, atol=1e-9)
-    assert found.num_tokens == rollout.num_tokens
 
 
 def test_the_value_head_of_the_policy_along_an_episode():

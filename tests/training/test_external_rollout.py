@@ -11,7 +11,6 @@ IDS = byte_tokenizer()(" a b <EOU>", add_special_tokens=False)["input_ids"]
 
 
 def given_of(rollout):
-    """The prompts, responses and scores of a rollout, in ids."""
     tokens = rollout.tokens
     pairs = ((tokens.prompt_ids, tokens.prompt_mask), (tokens.response_ids, tokens.response_mask))
     prompts, responses = ([row[kept].tolist() for row, kept in zip(*pair, strict=True)] for pair in pairs)

@@ -107,8 +107,6 @@ class Words(VecInfo):
 
 
 class Said:
-    """What a vec-info sees of a rollout."""
-
     def __init__(self, dialogues):
         self.dialogues, self.rewards = dialogues, torch.zeros(len(dialogues), 1)
 
@@ -174,8 +172,6 @@ def pay(response):
 
 
 class Letters(BaseReward):
-    """A number that every letter of the response changes."""
-
     name = "letters"
 
     def __call__(self, dialogues):
@@ -187,7 +183,6 @@ def probability(tokens, reply):
 
 
 def expected(tokens):
-    """The mean reward of replies that are drawn from these token probabilities."""
     return sum(probability(tokens, reply) * reward for reply, reward in REWARD.items())
 
 

@@ -115,8 +115,6 @@ def test_a_reply_leaves_out_what_does_not_count():
 
 
 class Fixed(BaseReward):
-    """The same number for each dialogue."""
-
     def __init__(self, number):
         self.number = number
 

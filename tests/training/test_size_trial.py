@@ -114,8 +114,6 @@ def test_what_does_not_fit_is_halved_and_all_ranks_take_the_least(path, monkeypa
 
 
 def failing_above(most, function, rows_of):
-    """`function`, for which there is no memory for more than `most` rows."""
-
     def fail(*args, **options):
         if rows_of(*args) > most:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")

@@ -66,8 +66,6 @@ def test_ranks_make_the_step_of_one_process(monkeypatch, rows, keys, exact):
 
 
 class Counted(VecInfo):
-    """Says something on the episodes of its rank."""
-
     def __call__(self, rollout):
         return {"mine/first": float(rollout.dialogues[0].meta["index"]), "mine/one": 1.0}
 
@@ -95,7 +93,6 @@ def iterate(world: World, keys: dict, count: int = 2, reward=None) -> dict:
 
 
 def together(ranks: list[dict], name: str) -> list[float]:
-    """A number of every line; all ranks say the same."""
     said = [[line[name] for line in found["lines"]] for found in ranks]
     assert all(one == said[0] for one in said)
     return said[0]
@@ -129,8 +126,6 @@ def test_ranks_share_out_the_order_of_one_process(size, count, share):
 
 
 class HolesOn(Holes):
-    """As Holes, on one rank only."""
-
     def __init__(self, rank, places):
         super().__init__(places)
         self.rank = rank
@@ -151,7 +146,6 @@ def test_a_rank_whose_episodes_are_dropped_takes_the_same_steps():
 
 
 def stopped(world: World, spoil, keys: dict, reward=None) -> str:
-    """The message that a rank ends with."""
     trainer = make_trainer(reward, world=world, **keys)
     if world.rank == 1:
         spoil(trainer)

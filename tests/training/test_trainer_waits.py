@@ -55,8 +55,6 @@ def test_a_microbatch_waits_for_nothing(kind, keys, tmp_path):
 
 
 class Asks:
-    """A user who asks twice, and pays for the first answer."""
-
     def reset(self, seed=None):
         self.num_heard = 0
         return "a ?", {}

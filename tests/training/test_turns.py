@@ -23,7 +23,6 @@ def slow_gae(earned, values, gamma, gae_lambda):
 
 
 def dialogues(**keys):
-    """A trainer on dialogues with `Letters`; `double` for exact numbers."""
     source = Simulated(lambda: Letters("so ?"), 3, EpisodeLimits())
     return make_trainer(prompts=source, gamma=1.0, use_adv_normalize=False, **keys)
 

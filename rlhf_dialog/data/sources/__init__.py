@@ -4,12 +4,8 @@
 dialogues: `rows` has the table of layouts, `messages` reads one message, and `record` is what comes out, with what was left
 out. docs/DATA.md shows every layout to users.
 
-- **Nothing is written or unpacked**: several runs can read the same data at once. Folders and zip archives are one
-  thing (`files.Tree`); parquet files and `save_to_disk` folders are read in memory by pyarrow, without a cache.
-- **Every row is checked when it is read**, so that a mistake is a message with file and row before any model is
-  loaded, and not a wrong dialogue during training.
-- **No text is lost without a word**: a column is read, or named; a row is read, or counted.
-- **What has two meanings is refused**: two files of one split side by side, a dialogue id that comes back later.
+Nothing is written or unpacked, so several runs can read the same data at once. A column is read, or named; a row is read, or
+counted; what has two meanings is refused.
 """
 
 import os

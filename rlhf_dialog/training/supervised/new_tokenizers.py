@@ -94,7 +94,8 @@ def new_pair_tokenizer(texts: list[str], vocab_size: int, max_length: int) -> Pr
     order of a random hash, and break ties between equally frequent pairs by those numbers, so they are given to it, sorted.
     """
     tokenizer = _lower_case_words(models.WordPiece(unk_token="[UNK]"))
-    characters = sorted({character for text in texts for word in _words(tokenizer, text) for character in word})
+    normalize, split = tokenizer.normalizer.normalize_str, tokenizer.pre_tokenizer.pre_tokenize_str
+    characters = sorted({character for text in texts for word, _ in split(normalize(text)) for character in word})
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=[*SPECIAL, *(f"##{character}" for character in characters)],
@@ -125,10 +126,6 @@ def _lower_case_words(model: models.WordPiece) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
-
-
-def _words(tokenizer: Tokenizer, text: str) -> list[str]:
-    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))]
 
 
 def new_bert(

@@ -146,7 +146,10 @@ def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTraine
     check_weights(config.model_path, KEY, tokenizer, model)
     if not is_finite(model):
         raise UserError(f"{KEY}: weights of '{config.model_path}' are NaN or inf; give a model that is not damaged")
-    set_padding(model, tokenizer)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    tokenizer.padding_side = "right"
     _new_head(model, {*loading["missing_keys"], *(key[0] for key in loading["mismatched_keys"])})
     return model, tokenizer
 
@@ -154,14 +157,6 @@ def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTraine
 def is_finite(model: nn.Module) -> bool:
     """Whether no weight is NaN or inf."""
     return all(bool(torch.isfinite(p).all()) for p in model.parameters())
-
-
-def set_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give both the same pad token, on the right: the tokenizer's own, else the end-of-text token."""
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
-    tokenizer.padding_side = "right"
 
 
 def _new_head(model: PreTrainedModel, new: set[str]) -> None:

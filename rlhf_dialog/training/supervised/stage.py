@@ -25,10 +25,9 @@ from rlhf_dialog.distributed.runtime import keep_freed_memory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.device import choose_device
-from rlhf_dialog.models.part_sizes import lacks_memory
 from rlhf_dialog.models.precision import precision_of, set_float32_products, without_tf32
 from rlhf_dialog.terminal import TimeLeft
-from rlhf_dialog.training.supervised.checkpoints import BEGIN_AGAIN, Checkpoints, checkpoint_folder, identity_of
+from rlhf_dialog.training.supervised.checkpoints import Checkpoints, checkpoint_folder, identity_of
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 logger = logging.getLogger(__name__)
@@ -100,7 +99,7 @@ class SupervisedStage(ABC, Generic[Keys]):
         """
         order = batch_order([row["length"] for row in rows], self.config)
         folder = checkpoint_folder(self.config)
-        checkpoints, lines = Checkpoints(self.config, folder, identity_of(self.config, rows)), LossLines()
+        checkpoints = Checkpoints(self.config, folder, identity_of(self.config, rows))
         config, device = self.config, torch.device(choose_device(self.config.device))
         options: dict[str, Any] = {
             "output_dir": str(folder),
@@ -127,18 +126,12 @@ class SupervisedStage(ABC, Generic[Keys]):
             made = trainer(model=self.model, args=args, train_dataset=dataset, processing_class=self.tokenizer)
         use_onednn(made.model)  # type: ignore[arg-type]
         made.remove_callback(PrinterCallback)
-        made.add_callback(lines)
+        made.add_callback(LossLines())
         made.add_callback(checkpoints)  # the last one, so that it seals what the others wrote
         newest = checkpoints.newest()
-        try:
-            if newest:
-                restore(newest)
-            made.train(resume_from_checkpoint=str(newest) if newest else None)
-        except Exception as error:
-            if newest is None or lines.left.first is not None or lacks_memory(error):
-                raise
-            text = f"is damaged: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            raise UserError(text, where=str(newest), remedy=BEGIN_AGAIN) from error
+        if newest:
+            restore(newest)
+        made.train(resume_from_checkpoint=str(newest) if newest else None)
         self.model.eval()
         return made
 

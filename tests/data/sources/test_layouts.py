@@ -22,7 +22,6 @@ def assistant(text):
 
 
 def asked(folder, rows, encode="jsonl", split="train", **rules):
-    """System message, turns and references of each prompt."""
     path = folder / f"a.{encode}"
     path.write_bytes(json.dumps(rows).encode() if encode == "json" else ENCODERS[encode](rows))
     prompts = PromptRules(50, turn_separator="chat_template", **rules).load(str(path), split)

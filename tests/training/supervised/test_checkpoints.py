@@ -215,25 +215,6 @@ def test_it_goes_on_to_the_same_model(stage, data, tmp_path, monkeypatch, caplog
 
 
 @pytest.mark.slow
-def test_a_damaged_file_under_a_seal_of_its_own_is_refused_in_one_sentence(data, tmp_path, monkeypatch, capsys):
-    """As of a program that sealed what it had read badly: the library's own errors."""
-    output = tmp_path / "out"
-    stopped(monkeypatch, "sft", data, output)
-    folder = unfinished(output) / "checkpoint-3"
-    mark = json.loads((folder / COMPLETE).read_text())
-    for name, way in (("rng_state.pth", "pickle"), ("optimizer.pt", "truncated"), ("trainer_state.json", "empty")):
-        whole = (folder / name).read_bytes()
-        (folder / name).write_bytes(SPOILED[way](whole))
-        write_json(folder / COMPLETE, mark | {"seal": compute_seal(folder, mark["identity"], mark["step"])})
-        assert trained("sft", data, output) == 2, (name, way)
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert last.startswith(f"error: {folder}: is damaged: "), last
-        assert last.endswith("; begin again with --resume never"), last
-        assert not output.exists()
-        (folder / name).write_bytes(whole)
-
-
-@pytest.mark.slow
 def test_the_same_command_again_ends_with_0_and_changes_nothing(tmp_path, capsys):
     """Also where a kill left the checkpoints; other data, settings or `resume: never` are refused as before."""
     data, output = tiny.write_data(tmp_path / "data", 20), tmp_path / "out"

@@ -62,38 +62,19 @@ def test_merging_prefixes_keeps_every_labelled_token_with_the_tokens_before_it()
 
 
 def fine_tuned(config, tokenizer, rows, held_out):
-    """The stage after tiny's GPT-2 was trained on `rows`, and measured on `held_out`."""
     stage = sft.SFT(config, Path(config.output), print)
     stage.model, stage.tokenizer, stage.watch = tiny.gpt2(), tokenizer, sft.HeldOutLoss(held_out, config)
     stage.fine_tune(rows)
     return stage
 
 
-@pytest.mark.slow
-def test_the_trainer_sees_those_labels_also_when_pad_is_eos(monkeypatch, tmp_path):
-    """GPT-2's tokenizer has no pad token: the end token must still be learnt, and padding never."""
-    tokenizer, batches = tiny.byte_tokenizer(), []
-    tokenizer.pad_token = tokenizer.eos_token
-    encoder = PromptEncoder(tokenizer, "<EOU>", 128)
-    rows = [sft.example(encoder, Dialogue(["Hi ."], reference="No" * n), learn_eos=True) for n in (1, 2, 5)]
-    compute_loss = sft.SFTTrainer.compute_loss
-
-    def spy(self, model, inputs, *args, **kwargs):
-        batches.append({name: tensor.clone() for name, tensor in inputs.items() if isinstance(tensor, torch.Tensor)})
-        return compute_loss(self, model, inputs, *args, **kwargs)
-
-    monkeypatch.setattr(sft.SFTTrainer, "compute_loss", spy)
-    config = sft.SFTConfig(data_path="unused", output=str(tmp_path / "sft"), max_steps=1, batch_size=3, device="cpu")
-    fine_tuned(config, tokenizer, rows, [])
-    seen = sorted(
-        (ids[mask.bool()].tolist(), labels[mask.bool()].tolist(), labels[~mask.bool()].tolist())
-        for ids, labels, mask in zip(
-            batches[0]["input_ids"], batches[0]["labels"], batches[0]["attention_mask"], strict=True
-        )
-    )
-    longest = max(row["length"] for row in rows)
-    assert seen == sorted((row["input_ids"], row["labels"], [-100] * (longest - row["length"])) for row in rows)
-    assert all(labels[-1] == tokenizer.eos_token_id for _, labels, _ in seen)
+def test_padding_is_masked_by_length_and_has_no_label():
+    """A token of the id with which rows are padded is learned where it is in a row."""
+    longer = {"input_ids": [7, 0, 9], "labels": [-100, 0, 9], "length": 3}
+    batch = sft.pad_right([{"input_ids": [5, 0], "labels": [-100, 0], "length": 2}, longer])
+    assert batch["input_ids"].tolist() == [[5, 0, 0], [7, 0, 9]]
+    assert batch["labels"].tolist() == [[-100, 0, -100], [-100, 0, 9]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
 
 
 def test_token_loss_is_the_mean_over_labelled_tokens_one_row_at_a_time():

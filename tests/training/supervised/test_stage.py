@@ -171,8 +171,6 @@ def test_the_number_of_steps():
 
 
 class Line(nn.Module):
-    """It remembers what it sees."""
-
     def __init__(self):
         super().__init__()
         self.weight, self.seen = nn.Parameter(torch.ones(())), []

@@ -28,7 +28,6 @@ def learned(architecture):
 
 
 def pair_score(model, pairs, context, reply):
-    """The first member's score of one pair of numbers."""
     names = list(pairs.table.numbers)
     turns = [names[n] for n in context.tolist() if n][::-1]
     return model.scores([turns], [names[reply]], torch.zeros(1, 1, dtype=torch.long))[0, 0, 0].item()
