@@ -259,7 +259,7 @@ def test_the_judges_are_the_runs_reward_unless_an_option_names_others(classifier
     task = task_of(tmp_path / "length", {"id": "LengthMatch"}, **keys)
     judges = evaluate.build_judges(options_with(legacy_eou=True, seed=7, judge=("CopyPrice",)), task)
     assert (judges.scorer.reward.name, judges.scorer.truncation_penalty) == ("length_match", 0.5)
-    assert (judges.scorer.rules.skip_unscored, judges.scorer.rules.timeout_s) == (True, 9.0)
+    assert (judges.scorer.skip_unscored, judges.scorer.timeout_s) == (True, 9.0)
     assert (judges.intent, judges.legacy_eou, judges.seed) == (None, True, 7)
     assert list(judges.user_judges) == ["judge_copy_price"]
     named = evaluate.build_judges(options_with(intent_model=classifier), task)
