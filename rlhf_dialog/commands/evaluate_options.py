@@ -100,7 +100,10 @@ def reward_judges(words: Sequence[str], device: str) -> dict[str, BaseReward]:
     judges: dict[str, BaseReward] = {}
     for word in words:
         if (node := _reward_node(word)) is not None:
-            reward = place_judge(_reward(word, node), device)
+            try:
+                reward = place_judge(build_reward(node["id"], node.get("args") or {}), device)
+            except UserError as error:
+                raise error.with_location("args", "reward_class.args").with_location("--judge") from error
             judges[free_name(f"judge_{reward.name}", judges)] = reward
     return judges
 
@@ -143,19 +146,10 @@ def _reward_node(word: str) -> dict[str, Any] | None:
         node = yaml.safe_load(word)
     except yaml.YAMLError as error:
         raise UserError(f"--judge: {word!r:.100} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(node, dict) or not isinstance(node.get("id"), str) or not set(node) <= {"id", "args"}:
+    is_reward = isinstance(node, dict) and isinstance(node.get("id"), str) and set(node) <= {"id", "args"}
+    if not is_reward or not isinstance(node.get("args") or {}, dict):
         raise UserError(f"--judge: {word!r:.100} must be {{id: Name, args: {{..}}}}")
     return node
-
-
-def _reward(word: str, node: dict[str, Any]) -> BaseReward:
-    args = node.get("args") or {}
-    if not isinstance(args, dict):
-        raise UserError(f"--judge: the args of {word!r:.100} must be a mapping")
-    try:
-        return build_reward(node["id"], args)
-    except UserError as error:
-        raise error.with_location("args", "reward_class.args").with_location("--judge") from error
 
 
 def _act_classifier(path: str, device: str) -> Intent:

@@ -1,21 +1,16 @@
 """docs/COMING_FROM_TRL.md: its table names keys that exist, and its examples run."""
 
-import json
 import re
 import runpy
 
 import pytest
-import yaml
 
-from rlhf_dialog import ChatAgent, RewardFactory, main
+from rlhf_dialog import RewardFactory, main
 from rlhf_dialog.config.problems import walk
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.synonyms import HINTS
-from rlhf_dialog.json_files import load_json
-from tests.parts.chatml import OPEN, said
 from tests.parts.ppo_runs import rows
 from tests.parts.processes import ROOT
-from tests.parts.tiny import CHATML, chat_tokenizer, llama
 
 PAGE = (ROOT / "docs" / "COMING_FROM_TRL.md").read_text(encoding="utf-8")
 
@@ -29,23 +24,6 @@ def test_the_table_names_keys_that_exist():
     names_of_trl = {name for line in lines[1:] for name in re.findall(r"`(\w+)", line[1])}
     no_hint = {"AutoModelForCausalLMWithValueHead", "k3", "eos"}
     assert names_of_trl - keys - no_hint <= set(HINTS)
-
-
-@pytest.mark.slow
-def test_a_chat_model_is_trained_on_its_template(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    llama(vocab_size=261).save_pretrained("chat")
-    chat_tokenizer(CHATML).save_pretrained("chat")
-    talk = {"messages": [{"role": "user", "content": "Any bread ?"}, {"role": "assistant", "content": "Yes ."}]}
-    (tmp_path / "talks.jsonl").write_text(json.dumps(talk) + "\n", encoding="utf-8")
-    settings = yaml.safe_load(PAGE.split("```yaml\n")[1].split("```")[0])
-    settings |= {"model_path": "chat", "env": {"args": {"data_path": "talks.jsonl"}}, "max_prompt_length": 60}
-    settings |= {"total_episodes": 8, "rollout_batch_size": 8, "device": "cpu"}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    assert main(["--config", "run.yaml"]) == 0
-    assert load_json(tmp_path / "runs/like_trl/agent/rlhf_dialog.json")["turn_separator"] == "chat_template"
-    agent = ChatAgent.load(tmp_path / "runs/like_trl/agent")
-    assert agent.encoder.encode_prompt(["Any bread ?"]) == said("user", "Any bread ?") + OPEN
 
 
 @pytest.mark.slow

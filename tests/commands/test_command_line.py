@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from rlhf_dialog.commands import command_line
-from rlhf_dialog.commands.options import YamlOptions, run_command
+from rlhf_dialog.commands.options import Options, YamlOptions, run_command
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.settings import DataKeys
 from rlhf_dialog.errors import RunStopped, UserError
@@ -130,25 +130,6 @@ def test_what_a_person_reads_has_no_control_characters(capsys):
     assert capsys.readouterr().err.splitlines() == lines
 
 
-def test_an_output_that_nobody_reads_ends_quietly(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys\n"
-        "from rlhf_dialog.commands.options import YamlOptions, run_command\n"
-        "from rlhf_dialog.config.settings import DataKeys\n"
-        "class Demo(YamlOptions):\n"
-        "    schema, description = DataKeys, 'demo'\n"
-        "sys.exit(run_command(Demo, lambda options: print(options.settings), ['--help']))\n",
-        encoding="utf-8",
-    )
-    read, write = os.pipe()
-    os.close(read)
-    with start_python(script, stdout=write, stderr=subprocess.PIPE) as process:
-        os.close(write)
-        _, error = process.communicate(timeout=HANGING)
-    assert (process.returncode, error) == (141, "")
-
-
 def test_logging_is_set_up_once_and_quiet_about_libraries(capsys):
     command_line.set_up_logging()
     command_line.set_up_logging()
@@ -185,36 +166,31 @@ def fill_and_fail(output: Path, failure: BaseException) -> None:
         raise failure
 
 
-def test_a_signal_ends_with_its_code_unless_it_was_ignored():
+def test_an_output_that_nobody_reads_ends_quietly():
+    read, write = os.pipe()
+    os.close(read)
+    with start_python("-m", "rlhf_dialog", "schema", stdout=write, stderr=subprocess.PIPE) as process:
+        os.close(write)
+        _, error = process.communicate(timeout=HANGING)
+    assert (process.returncode, error) == (141, "")
+
+
+def test_a_signal_ends_with_its_code_and_no_half_written_folder_unless_it_was_ignored(tmp_path):
+    def work(_):
+        with command_line.new_folder(tmp_path / "out"):
+            signal.raise_signal(signal.SIGUSR1)
+
     before = {signum: signal.getsignal(signum) for signum in command_line.ENDING}
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-        command_line.exit_on_sigterm()
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        for signum in (signal.SIGUSR1, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_DFL)
         with pytest.raises(SystemExit, match=str(128 + signal.SIGUSR1)):
-            signal.raise_signal(signal.SIGUSR1)
+            run_command(Options, work, [])
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        with pytest.raises(SystemExit, match="143"):
+            signal.raise_signal(signal.SIGTERM)
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
-
-
-def test_sigterm_ends_with_143_and_no_half_written_folder(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, time\n"
-        "from rlhf_dialog.commands import command_line\n"
-        "from rlhf_dialog.commands.options import Options, run_command\n"
-        "def main(options):\n"
-        f"    with command_line.new_folder({str(tmp_path / 'out')!r}):\n"
-        "        print('ready', flush=True)\n"
-        "        time.sleep(60)\n"
-        "sys.exit(run_command(Options, main, []))\n",
-        encoding="utf-8",
-    )
-    with start_python(script, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(HANGING) == 143
-    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+    assert list(tmp_path.iterdir()) == []

@@ -81,8 +81,12 @@ def test_one_agent(script, runs, prompts, tmp_path, capsys):
 @pytest.mark.slow
 def test_two_agents_on_the_same_prompts(script, runs, tmp_path):
     few = ["--max_prompts", 9]
-    result = evaluated(script, tmp_path, "--agent", runs[0], "--baseline", runs[1], *few)
-    assert set(result) == {"before", "after", "difference", "baselines", "local_names", "settings"}
+    both = ["--agent", runs[0], "--baseline", runs[1], "--beside", f"again={runs[0]}"]
+    result = evaluated(script, tmp_path, *both, *few)
+    names = {"before", "after", "difference", "baselines", "local_names", "settings", "sweep", "sweep_difference"}
+    assert set(result) == names
+    assert result["sweep"]["again"] == result["after"]  # the same agent, prompts and seed
+    assert result["sweep_difference"]["again"]["score"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
     for name in ("before", "after", "difference"):
         check_metrics(result[name])
     for name, found in result["difference"].items():
@@ -94,20 +98,6 @@ def test_two_agents_on_the_same_prompts(script, runs, tmp_path):
     assert evaluated(script, tmp_path, "--agent", runs[1], "--config", config, *few)["metrics"] == result["before"]
     other = evaluated(script, tmp_path, "--agent", runs[0], *few, "--seed", 4)
     assert other["metrics"] != result["after"]
-
-
-@pytest.mark.slow
-def test_the_replies_are_those_that_were_measured(script, runs, prompts, tmp_path):
-    """Lengths and shares recomputed from the file alone."""
-    replies = tmp_path / "new" / "replies.jsonl"
-    result = evaluated(script, tmp_path, "--agent", runs[0], "--replies", replies, "--max_prompts", 7)
-    lines = [json.loads(line) for line in replies.read_text(encoding="utf-8").splitlines()]
-    assert [line["prompt"] for line in lines] == [prompts[line["index"]].prompt_turns for line in lines]
-    for name, metrics in {"metrics": result["metrics"], **result["baselines"]}.items():
-        texts = [line["replies"][name]["response"] for line in lines]
-        assert metrics["mean_words"]["mean"] == pytest.approx(sum(len(text.split()) for text in texts) / 7), name
-    shares = [line["replies"]["metrics"]["truncated"] for line in lines]
-    assert result["metrics"]["truncated"]["mean"] == pytest.approx(sum(shares) / 7)
 
 
 @pytest.mark.slow
@@ -364,11 +354,16 @@ def own(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_reward_and_a_metric_of_ones_own_judge_every_system(script, runs, own, prompts, tmp_path):
-    report, replies = tmp_path / "table.md", tmp_path / "replies.jsonl"
+    report, replies = tmp_path / "table.md", tmp_path / "new" / "replies.jsonl"
     argv = ["--agent", runs[0], "--register", own, "--max_prompts", 6, "--report", report, "--replies", replies]
     result = evaluated(script, tmp_path, *argv, "--judge", "Letters", "--judge", "{id: Letters, args: {times: 3}}")
     lines = [json.loads(line) for line in replies.read_text(encoding="utf-8").splitlines()]
+    assert [line["prompt"] for line in lines] == [prompts[line["index"]].prompt_turns for line in lines]
+    shares = [line["replies"]["metrics"]["truncated"] for line in lines]
+    assert result["metrics"]["truncated"]["mean"] == pytest.approx(sum(shares) / 6)
     for name, metrics in {"metrics": result["metrics"], **result["baselines"]}.items():
+        words = sum(len(line["replies"][name]["response"].split()) for line in lines)
+        assert metrics["mean_words"]["mean"] == pytest.approx(words / 6), name
         letters = sum(len(line["replies"][name]["response"]) for line in lines) / 6
         assert metrics["judge_letters"]["mean"] == pytest.approx(letters)
         assert metrics["judge_letters_2"]["mean"] == pytest.approx(3 * letters)
@@ -400,14 +395,6 @@ def test_the_best_of_several_replies_by_the_reward(script, runs, tmp_path):
     assert set(three["sweep"]) == set(three["sweep_difference"]) == {best}
     assert three["sweep"][best]["score"]["mean"] > three["metrics"]["score"]["mean"]
     assert three["settings"]["best_of"] == 3
-
-
-@pytest.mark.slow
-def test_an_agent_beside_has_a_row_and_is_compared_with_the_agent(script, runs, tmp_path):
-    argv = ["--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8]
-    found = evaluated(script, tmp_path, *argv, "--beside", f"again={runs[0]}")
-    assert found["sweep"]["again"] == found["after"]  # the same agent, prompts and seed
-    assert found["sweep_difference"]["again"]["score"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
 
 
 @pytest.mark.slow

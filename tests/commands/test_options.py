@@ -47,14 +47,10 @@ class DemoYamlOptions(YamlOptions[DemoKeys]):
     resume: str = option("continue the run", "false", metavar="[auto]")
 
 
-def seen_by(words: list[str]) -> DemoOptions:
-    return parse_options(DemoOptions, words)
-
-
 def test_values_have_the_types_of_the_fields():
-    assert seen_by(["--agent", "a"]) == DemoOptions(agent=Path("a"))
+    assert parse_options(DemoOptions, ["--agent", "a"]) == DemoOptions(agent=Path("a"))
     words = "--agent ~/b --max-prompts=4 --rate 0.5 --splits test train --judge x --judge y --greedy --right --debug"
-    assert seen_by(words.split()) == DemoOptions(
+    assert parse_options(DemoOptions, words.split()) == DemoOptions(
         agent=Path.home() / "b",
         max_prompts=4,
         rate=0.5,
@@ -68,7 +64,7 @@ def test_values_have_the_types_of_the_fields():
 
 def test_the_help_has_every_option_with_its_meaning_and_debug_last(capsys):
     with pytest.raises(SystemExit) as end:
-        seen_by(["--help"])
+        parse_options(DemoOptions, ["--help"])
     assert end.value.code == 0
     text = capsys.readouterr().out
     assert "What the demo does." in text
@@ -89,7 +85,7 @@ def test_the_help_has_every_option_with_its_meaning_and_debug_last(capsys):
 )
 def test_words_that_make_no_options_are_exit_code_2(words, said, capsys):
     with pytest.raises(SystemExit) as end:
-        seen_by(words.split())
+        parse_options(DemoOptions, words.split())
     assert end.value.code == 2
     assert said in capsys.readouterr().err
 
@@ -129,10 +125,6 @@ def test_a_file_that_fails(tmp_path, code, message):
 
 def test_the_machine_decides_where_and_in_which_precision_unless_it_is_said():
     for keys in (Config, SFTConfig, PreferenceConfig):
-        fields = keys.model_fields
-        assert (fields["device"].default, fields["precision"].default, fields["use_amp"].default) == (
-            "auto",
-            "auto",
-            None,
-        )
+        defaults = [keys.model_fields[name].default for name in ("device", "precision", "use_amp")]
+        assert defaults == ["auto", "auto", None]
     assert (PrecisionOption().device, PrecisionOption().precision) == ("auto", "auto")

@@ -17,60 +17,53 @@ from rlhf_dialog.distributed import memory
 from tests.parts.processes import environment
 
 
-def test_in_a_checkout_it_is_the_benchmark(capsys):
+def test_the_benchmark_runs_in_a_checkout_and_elsewhere_it_says_where_it_is(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="0"):
         benchmark.main(["--help"])
     assert "--workload" in capsys.readouterr().out
-
-
-def test_without_a_checkout_it_says_where_the_programs_are(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(benchmark, "CHECKOUT", tmp_path)
     assert benchmark.main(["--workload", "W"]) == 2
-    said = capsys.readouterr().err
-    assert "in the checkout of rlhf-dialog (benchmarks/)" in said
-    assert len(said.splitlines()) == 1
+    assert "in the checkout of rlhf-dialog (benchmarks/)" in capsys.readouterr().err
 
 
 GIB = 2**30
 
 
-@pytest.fixture
-def on(monkeypatch, capsys):
-    """What the command says on a machine with this free and total memory."""
-
-    def said(free, total, gpu=False):
-        monkeypatch.setattr(memory, "host_memory", lambda: (free, total))
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: int(gpu))
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Some GPU")
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, total))
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-        assert doctor([]) == 0
-        return " ".join(capsys.readouterr().out.split())
-
-    return said
-
-
-def test_a_laptop(on):
-    text = on(12 * GIB, 16 * GIB)
-    assert "GPU none that torch can use memory 12.0 GiB free of 16.0 GiB disk" in text
-    assert "configs/chat_smollm2.yaml: fits: it needs 3.8 GiB of memory, of 12.0 GiB free" in text
-    assert "Llama 1B with LoRA: fits" in text
-    assert "Llama 8B with LoRA: does not fit" in text
-
-
-def test_a_system_that_does_not_say_its_memory(on):
-    text = on(None, None)
-    assert "memory unknown free of unknown" in text
-    assert "does not fit" not in text
-
-
-def test_a_gpu_computes_in_its_own_memory(on):
-    """8.03 billion parameters of 2 bytes are 15 GiB; trained ones take 16 bytes, 120 GiB, and the reference 2."""
-    text = on(79 * GIB, 80 * GIB, gpu=True)
-    assert "GPU Some GPU memory 79.0 GiB free of 80.0 GiB on the GPU" in text
-    assert "Llama 8B with LoRA: fits" in text
-    assert "Llama 8B, all parameters: does not fit" in text
+@pytest.mark.parametrize(
+    ("free", "total", "is_gpu", "words", "absent"),
+    [
+        (
+            *(12 * GIB, 16 * GIB, False),
+            [
+                "GPU none that torch can use memory 12.0 GiB free of 16.0 GiB disk",
+                "configs/chat_smollm2.yaml: fits: it needs 3.8 GiB of memory, of 12.0 GiB free",
+                *("Llama 1B with LoRA: fits", "Llama 8B with LoRA: does not fit"),
+            ],
+            "unknown",
+        ),
+        (None, None, False, ["memory unknown free of unknown"], "does not fit"),
+        (
+            # 8.03 billion parameters of 2 bytes are 15 GiB; trained ones take 16 bytes, 120 GiB, and the reference 2
+            *(79 * GIB, 80 * GIB, True),
+            [
+                "GPU Some GPU memory 79.0 GiB free of 80.0 GiB on the GPU",
+                *("Llama 8B with LoRA: fits", "Llama 8B, all parameters: does not fit"),
+            ],
+            "unknown",
+        ),
+    ],
+)
+def test_the_doctor_says_what_fits_into_the_memory(monkeypatch, capsys, free, total, is_gpu, words, absent):
+    monkeypatch.setattr(memory, "host_memory", lambda: (free, total))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_gpu)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(is_gpu))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Some GPU")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, total))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    assert doctor([]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert [word for word in words if word not in said] == []
+    assert absent not in said
 
 
 @pytest.mark.slow
@@ -128,21 +121,6 @@ def test_several_runs_are_on_one_page(tmp_path, capsys):
     assert not (tmp_path / "b" / "report.html").exists()
 
 
-@pytest.mark.parametrize("line", [b"\xff\xfe", b"{", b'{"iteration": 7, "objective/score": "x"}', b'{"iteration": 9}'])
-def test_damaged_metrics_are_exit_code_2_and_the_old_page_stays(tmp_path, capsys, line):
-    run = make_run(tmp_path / "run")
-    (run / "report.html").write_text("old")
-    lines = (run / "metrics.jsonl").read_bytes().splitlines()
-    lines[6] = line
-    (run / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    assert report.main([str(run)]) == 2
-    said = capsys.readouterr().err
-    assert f"error: {run}/metrics.jsonl: line 7 is " in said
-    assert "correct or remove that line" in said
-    assert "Traceback" not in said
-    assert (run / "report.html").read_text() == "old"
-
-
 def test_a_strangers_run_is_read_as_text(tmp_path):
     run = make_run(tmp_path / "run", **{HOSTILE: 1.0})
     reward = {"id": "RemoteReward", "args": {"url": "http://example.invalid", "token_env": "HF_TOKEN"}}
@@ -161,24 +139,19 @@ def printed(capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    ("key", "kinds"),
-    [
-        ("kl_coef", ["ppo"]),
-        ("tokenizer_texts", ["sft"]),
-        ("evaluate_test", ["intent", "relevance"]),
-        ("held_out", ["preference"]),
-        ("imitation_dialogues", ["policy"]),
-    ],
-)
-def test_each_kind_has_its_own_keys(key, kinds, capsys):
-    assert [kind for kind in KINDS if key in printed(capsys, "--kind", kind)["properties"]] == kinds
-
-
-def test_a_key_has_its_default_and_none_is_required(capsys):
-    found = printed(capsys)
-    assert found["properties"]["lr"]["default"] == 1e-6  # as OpenRL's
-    assert "required" not in found
+def test_each_kind_has_its_own_keys_with_their_defaults_and_none_is_required(capsys):
+    found = {kind: printed(capsys, "--kind", kind) for kind in KINDS}
+    assert found["ppo"] == printed(capsys)
+    assert found["ppo"]["properties"]["lr"]["default"] == 1e-6  # as OpenRL's
+    assert "required" not in found["ppo"]
+    for key, kinds in {
+        "kl_coef": ["ppo"],
+        "tokenizer_texts": ["sft"],
+        "evaluate_test": ["intent", "relevance"],
+        "held_out": ["preference"],
+        "imitation_dialogues": ["policy"],
+    }.items():
+        assert [kind for kind in KINDS if key in found[kind]["properties"]] == kinds
 
 
 @pytest.mark.slow
@@ -196,30 +169,20 @@ def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path):
     assert first != written("c", 4, "1")
 
 
-def test_a_folder_that_holds_something_is_refused(tmp_path, capsys):
-    (tmp_path / "mine.txt").write_text("keep")
-    assert write_dialogues(["--output", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert str(tmp_path) in error
-    assert "output" in error
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_an_empty_folder_is_filled_and_nothing_is_left_beside_it(tmp_path, capsys):
-    output = tmp_path / "new" / "data"
-    output.mkdir(parents=True)
-    assert write_dialogues(["--output", str(output), "--num_dialogues", "40"]) == 0
-    assert "32 train, 4 validation, 4 test" in capsys.readouterr().out
-    assert [path.name for path in output.parent.iterdir()] == ["data"]
-
-
 @pytest.mark.slow
 def test_exchanges_and_pairs(tmp_path, capsys):
     for name, words in (("said", []), ("missed", ["--careless", "0.5"]), ("pairs", ["--pairs", "7"])):
-        assert write_dialogues(["--output", str(tmp_path / name), "--num_dialogues", "40", *words]) == 0
+        assert write_dialogues(["--output", str(tmp_path / "new" / name), "--num_dialogues", "40", *words]) == 0
     out = capsys.readouterr().out
     assert out.count("32 train, 4 validation, 4 test") == 2
-    assert f"{tmp_path / 'pairs' / 'pairs.jsonl'}: 7 pairs" in out
-    said, missed = ((tmp_path / name / "train.jsonl").read_text().splitlines() for name in ("said", "missed"))
+    assert f"{tmp_path / 'new/pairs/pairs.jsonl'}: 7 pairs" in out
+    said, missed = ((tmp_path / "new" / name / "train.jsonl").read_text().splitlines() for name in ("said", "missed"))
     assert len(said) == len(missed) == 32
     assert 5 < sum(a != b for a, b in zip(said, missed, strict=True)) < 27
+
+
+def test_an_empty_folder_is_filled_and_nothing_is_left_beside_it(tmp_path, capsys):
+    (tmp_path / "new/data").mkdir(parents=True)
+    assert write_dialogues(["--output", str(tmp_path / "new/data"), "--num_dialogues", "40"]) == 0
+    assert "32 train, 4 validation, 4 test" in capsys.readouterr().out
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["data"]

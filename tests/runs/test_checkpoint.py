@@ -195,12 +195,11 @@ FILES = ["config.yaml", "policy.safetensors", "policy_optimizer.safetensors", "r
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     trainer = make_trainer(keep_checkpoints=3)
-    modules = {"policy": trainer.models.policy}
-    if trainer.models.critic is not None:
-        modules["critic"] = trainer.models.critic
     for iteration in (1, 2, 3):
         trainer.iteration = iteration
-        save_training(folder, trainer.config, trainer.state_dict(), modules, trainer.optimizers)
+        save_training(
+            folder, trainer.config, trainer.state_dict(), {"policy": trainer.models.policy}, trainer.optimizers
+        )
     return folder
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.prompt_preview import shown_prompts
 from tests.parts import tiny
 from tests.parts.ppo_runs import settings
@@ -45,15 +46,8 @@ def test_text_of_others_does_not_steer_the_terminal(config):
 def test_the_order_is_that_of_the_run(config, world):
     many = config([([f"Turn {i} ."], "Yes .") for i in range(20)], max_prompt_length=40)
     shown = [line for line in shown_prompts(many, 8) if "Turn" in line]
-    tiny_run = first_of_a_run(many)
-    assert shown == [f"  | {turn}<EOU>" for turn in tiny_run]
-
-
-def first_of_a_run(config):
-    from rlhf_dialog.runs.agent import PPOAgent
-
-    trainer = PPOAgent(config).build()
-    return [environment.prompt.prompt_turns[0] for environment in trainer.next_episodes().environments]
+    environments = PPOAgent(many).build().next_episodes().environments
+    assert shown == [f"  | {one.prompt.prompt_turns[0]}<EOU>" for one in environments]
 
 
 def test_a_chat_template_with_its_system_message(config, tmp_path):

@@ -93,7 +93,9 @@ def test_the_night_of_the_readme_makes_no_reply_worse(first, tmp_path, capsys):
     known = {normal(json.loads(row)["turns"][0]["text"]) for row in ratings.read_text().splitlines()}
     for data in ("quickstart_data", "quickstart_careless"):
         known |= {normal(one.prompt_turns[-1]) for one in load_prompts(str(RUNS / data), "train", 1)}
-    held_out = [one for split in ("validation", "test") for one in load_prompts(str(RUNS / "quickstart_data"), split, 1)]
+    held_out = [
+        one for split in ("validation", "test") for one in load_prompts(str(RUNS / "quickstart_data"), split, 1)
+    ]
     prompts = {normal(one.prompt_turns[-1]): one for one in held_out}
     lines = [prompts[line] for line in random.Random(0).sample(sorted(prompts.keys() - known), NUM_HELDOUT)]
     run = ["--run", str(tmp_path / "bot")]

@@ -61,33 +61,22 @@ def console(tracker: ConsoleTracker, terminal: bool = False, width: int = 120) -
     return buffer
 
 
-def test_without_a_terminal_there_is_one_plain_line_per_log(capsys):
-    tracker = ConsoleTracker(config())
-    tracker.log(3, METRICS)
-    tracker.advance(0.5)
-    tracker.log(4, METRICS | {"objective/kl": -1e-9})
-    tracker.close()
-    out = capsys.readouterr().out
-    assert "\x1b" not in out
-    first, second = out.splitlines()
-    assert " ".join(first.split()) == "iteration 3 reward 0.250 KL 0.031 FPS 812 length 11.5 tokens 1200"
-    assert second.startswith("iteration 4")
-    assert "KL 0.000" in second  # without a sign
-
-
-def test_plain_lines_say_how_long_the_rest_takes(capsys, monkeypatch):
+def test_without_a_terminal_there_is_one_plain_line_per_log_with_the_time_that_is_left(capsys, monkeypatch):
     now = 0.0
     monkeypatch.setattr("rlhf_dialog.terminal.time.monotonic", lambda: now)
     tracker = ConsoleTracker(config())
     for step, share in ((1, 0.05), (2, 0.1), (20, 1.0)):
         tracker.advance(share)
-        tracker.log(step, METRICS)
+        tracker.log(step, METRICS | ({"objective/kl": -1e-9} if step == 20 else {}))
         now += 40
     tracker.close()
-    first, second, last = capsys.readouterr().out.splitlines()
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    first, second, last = out.splitlines()
+    assert " ".join(first.split()) == "iteration 1 reward 0.250 KL 0.031 FPS 812 length 11.5 tokens 1200"
     assert second.endswith("tokens 1200  12 min left")  # 90 % at 5 % in 40 s
-    assert first.endswith("tokens 1200")
     assert last.endswith("tokens 1200")
+    assert "KL 0.000" in last  # without a sign
 
 
 def test_a_long_iteration_says_where_it_is(monkeypatch):

@@ -9,7 +9,6 @@ from rlhf_dialog import UserError
 from rlhf_dialog.errors import SignalExit
 from rlhf_dialog.runs import agent as agent_module
 from rlhf_dialog.runs.services.wandb_tracker import RUN_ID, open_wandb
-from tests.parts.ppo_runs import without_clocks
 from tests.parts.trainers import settings
 
 
@@ -114,30 +113,6 @@ def test_wandb_opens_before_the_models_and_after_what_is_checked_first(run, wand
     assert run("--use_wandb", "true") == 2
     assert wandb.runs[0].is_finished
     assert not RUN.parent.exists()
-
-
-@pytest.mark.slow
-def test_a_wandb_that_dies_in_a_run_leaves_the_run_alone(run, wandb, monkeypatch, capsys):
-    monkeypatch.setattr(agent_module.PPOAgent, "save", failing_first(wandb))
-    assert run("--use_wandb", "true", "--max_iterations", "2") == 0
-    assert run("--max_iterations", "2", "--experiment_name", "plain") == 0
-    said = capsys.readouterr().err
-    assert said.count("warning: wandb has failed and is not used any more") == 1
-    assert said.count("agent saved") == 2
-    assert without_clocks(RUN) == without_clocks(RUN.with_name("plain"))
-    assert wandb.runs[0].steps == [1, 2]
-
-
-def failing_first(wandb):
-    """`save` that lets wandb fail from then on; wandb is still open, because its upload comes last."""
-    real = agent_module.PPOAgent.save
-
-    def save(self, folder):
-        real(self, folder)
-        assert not wandb.runs[0].is_finished
-        wandb.errors["finish"] = ConnectionResetError("Connection lost")
-
-    return save
 
 
 @pytest.mark.slow
