@@ -64,19 +64,16 @@ def run_learn(options: LearnOptions) -> None:
     else:
         with Progress(transient=True, disable=not sys.stdout.isatty()) as bar:
             task = bar.add_task("learning", total=None)
-            report = learn(
-                bot,
-                options.dry_run,
-                lambda done, steps: bar.update(task, completed=done, total=steps),
-                options.trust_config,
-            )
+
+            def watch(done: int, steps: int) -> None:
+                bar.update(task, completed=done, total=steps)
+
+            report = learn(bot, options.dry_run, watch, options.trust_config)
     print("\n".join(visible(line) for line in report.lines()))
 
 
 class RollbackOptions(BotOptions):
-    version: str = option(
-        "the version to go back to, e.g. 0002; `status` lists them", metavar="VERSION", form="positional"
-    )
+    version: str = option("the version to go back to, e.g. 0002, of `status`", metavar="VERSION", form="positional")
 
 
 def run_rollback(options: RollbackOptions) -> None:
@@ -102,9 +99,7 @@ def run_forget(options: ForgetOptions) -> None:
         raise UserError(f"HASH: found {options.person[:40]!r}, wanted the 16 hexadecimal digits of a person")
     done = Bot(options.run).forget(person)
     if not any(done.values()):
-        raise UserError(
-            f"{options.run}: nothing is stored of the person {options.person}, or no longer; check the hash"
-        )
+        raise UserError(f"{options.run}: nothing is stored of the person {options.person} now; check the hash")
     logger.info("%s: %d rows of %s removed", options.run, done["rows"], options.person)
     if done["tainted"]:
         text = "trained on them and still there: %s; roll back to an earlier version, or begin again from the first"
@@ -148,9 +143,8 @@ def counts(examples: Examples, num_people: int) -> list[str]:
     people = Counter(one.person for one in examples.all)
     num_samples = people.pop(SAMPLES, 0)
     shares = ", ".join(f"{person} {count / people.total():.0%}" for person, count in people.most_common(5))
-    lines = [
-        f"feedback: {liked[True]} liked, {liked[False]} disliked, {pairs['edit']} edits, {pairs['choice']} choices"
-    ]
+    said = f"{liked[True]} liked, {liked[False]} disliked, {pairs['edit']} edits, {pairs['choice']} choices"
+    lines = [f"feedback: {said}"]
     if examples.left_out:
         lines.append(f"left out: {format_counts(examples.left_out)}")
     if num_samples:

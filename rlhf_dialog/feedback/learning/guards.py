@@ -92,13 +92,12 @@ class GuardMeasurement:
         replies = sample_replies(make_responder(learner, learner.policy), self.prompts, settings.seed)
         divergence = self._kl(replies) / max(self._entropy, LEAST_ENTROPY)
         own, first = (distinct_n([reply.text for reply in some], 2) for some in (replies, self._first_replies))
+        distinct = own / first if first else 1.0
         ours, theirs, liked = self._measures(replies), self._first_measures, self._liked_measures
         limit = settings.max_worsening
         return [
             GuardLimit("KL, of the first version's entropy", divergence, settings.max_relative_kl, True),
-            GuardLimit(
-                "distinct-2, of the first version's", own / first if first else 1.0, settings.min_distinct_2, False
-            ),
+            GuardLimit("distinct-2, of the first version's", distinct, settings.min_distinct_2, False),
             worsening("loss of likelihood", limit, -ours.likelihood, -theirs.likelihood, -liked.likelihood),
             worsening(
                 "rise of unfinished sentences", limit, ours.is_unfinished, theirs.is_unfinished, liked.is_unfinished
@@ -130,24 +129,20 @@ class GuardMeasurement:
         return float(-(measures.likelihood * measures.length).sum() / max(measures.length.sum(), 1))
 
     def _rows(self, replies: Sequence[Reply]) -> list[TokenizedExample]:
-        encoder, pairs = self.learner.encoder, zip(self.prompts, replies, strict=True)
-        rows = [
-            (encoder.encode_answer(one.prompt_turns, reply.text, reply.ids, one.system), reply) for one, reply in pairs
-        ]
-        return [TokenizedExample(row.prompt, reply.ids) for row, reply in rows]
+        rows = []
+        for prompt, reply in zip(self.prompts, replies, strict=True):
+            row = self.learner.encoder.encode_answer(prompt.prompt_turns, reply.text, reply.ids, prompt.system)
+            rows.append(TokenizedExample(row.prompt, reply.ids))
+        return rows
 
     def _measures(self, replies: Sequence[Reply]) -> ReplyMeasures:
-        return self._measures_of(
-            self._rows(replies), [reply.truncated or is_unfinished(reply.text) for reply in replies]
-        )
+        unfinished = [reply.truncated or is_unfinished(reply.text) for reply in replies]
+        return self._measures_of(self._rows(replies), unfinished)
 
     def _measures_of(self, rows: Sequence[TokenizedExample], unfinished: Sequence[bool]) -> ReplyMeasures:
         lengths = np.asarray([len(row.response) for row in rows], dtype=float)
-        return ReplyMeasures(
-            self._logprobs(self.learner.reference_policy, rows) / np.maximum(lengths, 1),
-            np.asarray(unfinished, float),
-            lengths,
-        )
+        likelihood = self._logprobs(self.learner.reference_policy, rows) / np.maximum(lengths, 1)
+        return ReplyMeasures(likelihood, np.asarray(unfinished, float), lengths)
 
     def _kl(self, replies: Sequence[Reply]) -> float:
         """The mean log-ratio per token of the candidate's own replies, an estimate of the KL divergence."""

@@ -176,12 +176,7 @@ class Learner:
         return [{kind: part[i].tolist() for kind, part in parts.items()} for i in range(num_steps)]
 
     def train(
-        self,
-        training: TrainingSet,
-        sft: Sequence[Dialogue],
-        night: NightState,
-        watch: Watch,
-        save: Save,
+        self, training: TrainingSet, sft: Sequence[Dialogue], night: NightState, watch: Watch, save: Save
     ) -> dict[str, float]:
         """Make the steps of the plan that are not done, and count them in `night`.
 
@@ -282,8 +277,6 @@ class Batches:
             tokenized.TokenizedExample(row.prompt, rows[other].response)
             for row, other in zip(rows, formulas.pair_with_previous(len(rows)), strict=False)
         ]
-        if not mixed:
-            return 0.0
         size = self.settings.per_device_microbatch_size
         policies = (self.policy, self.reference.policy)
         own, first = (tokenized.compute_logprobs_in_batches(policy, mixed, self.pad_id, size) for policy in policies)

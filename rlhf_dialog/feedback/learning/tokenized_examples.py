@@ -134,9 +134,8 @@ class ReferenceLogprobs:
 
     def add(self, rows: dict[str, TokenizedExample]) -> None:
         """Compute the rows of these names that are not known yet."""
-        digests = {
-            name: sha256(json.dumps([row.prompt, row.response]).encode()).hexdigest()[:16] for name, row in rows.items()
-        }
+        texts = {name: json.dumps([row.prompt, row.response]) for name, row in rows.items()}
+        digests = {name: sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
         missing = {name: row for name, row in rows.items() if self.digests.get(name) != digests[name]}
         self.digests |= digests
         if missing:

@@ -183,11 +183,8 @@ class Answering:
         def show(replies: list[GrowingReply]) -> bool:
             for row, request in list(going.items()):
                 reply, used = replies[row], {**agent.sampling.settings, "seed": request.seed}
-                request.answers.put(
-                    GeneratedAnswer(
-                        reply.text, reply.ids, reply.logprobs, used, request.version, reply.ended, reply.truncated
-                    )
-                )
+                origin = (reply.logprobs, used, request.version)
+                request.answers.put(GeneratedAnswer(reply.text, reply.ids, *origin, reply.ended, reply.truncated))
                 if reply.ended or request.left:
                     del going[row]
             return bool(going) and not self._closed

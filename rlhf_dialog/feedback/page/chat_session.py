@@ -208,10 +208,8 @@ class ChatSession:
         if not user and answer.text in [turn.text for turn in self.alternatives()]:
             why = "it takes the most likely word each time" if answer.sampling.get("greedy") else "ask once more"
             raise UserError(f"the bot gave the same answer again; {why}")
-        ids, logprobs, now = list(answer.token_ids), list(answer.logprobs), time.time()
-        said = StoredTurn(
-            UNSTORED, "", len(turns), "agent", answer.text, ids, logprobs, answer.sampling, answer.version, now
-        )
+        origin = (list(answer.token_ids), list(answer.logprobs), answer.sampling, answer.version)
+        said = StoredTurn(UNSTORED, "", len(turns), "agent", answer.text, *origin, time.time())
         for turn in (*user, said):
             self.turns.append(turn)
             self._continue_with(turn)

@@ -167,9 +167,8 @@ class FeedbackPage:
 
     def score_dialogue(self, value: int | None, place: str, request: gr.Request) -> View:
         """1 to 5 for the whole dialogue."""
-        return self._act(
-            place, request, lambda talk: talk.score_dialogue(value), f"Saved: {value} of 5 for this dialogue."
-        )
+        said = f"Saved: {value} of 5 for this dialogue."
+        return self._act(place, request, lambda talk: talk.score_dialogue(value), said)
 
     def why(self, place: str, request: gr.Request) -> View:
         """What the last answer came from."""
@@ -273,11 +272,9 @@ class FeedbackPage:
         is_one = talk.last is not None and not pair
         rating = ratings.get(talk.last.id, {}) if talk.last else {}
         choices = rendering.list_dialogues(self.store, talk.person)
+        thumbs = [rendering.thumb_label(one) for one in items if one.is_answer]
         return [
-            gr.Chatbot(
-                value=rendering.gradio_messages(items, bool(pair)),
-                feedback_value=[rendering.thumb_label(one) for one in items if one.is_answer],
-            ),
+            gr.Chatbot(value=rendering.gradio_messages(items, bool(pair)), feedback_value=thumbs),
             f"{talk.dialogue} {talk.state}" if talk.dialogue else "",
             gr.Row(visible=bool(pair)),
             gr.Row(visible=is_one),

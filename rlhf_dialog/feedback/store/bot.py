@@ -167,10 +167,8 @@ class Bot:
             versions = tree["versions"]
             name = f"{int(max(versions)) + 1:04d}"
             entry = _record({"parent": self.champion(), **record})
-            people: set[str] = set()
-            if entry["people"]:
-                with closing(self.store()) as store:
-                    people = store.people()
+            with closing(self.store()) as store:
+                people = store.people()
             parent = versions.get(entry["parent"], {})
             entry["tainted"] = bool(entry["tainted"] or parent.get("tainted") or set(entry["people"]) - people)
             entry["people"] = sorted(set(entry["people"]) & people)

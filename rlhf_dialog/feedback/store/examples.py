@@ -18,7 +18,6 @@ from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, Event, Store, Sto
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
 JUDGEMENTS = {"thumb": 0, "score": 3}  # a larger value is a liked answer
-ABOVE = "above one person's share (person_cap)"
 Prompt = tuple[str, ...]
 
 
@@ -215,19 +214,21 @@ def training_set(
 ) -> TrainingSet:
     """What a night learns from: all that is new, older examples drawn again, nobody above the cap; empty when nothing is new.
 
-    `consumed` are the events of earlier nights. Held-out dialogues are left out, and what `filter_examples` leaves out.
+    `consumed` are the events of earlier nights. Left out are held-out dialogues, repetitions, wrong lengths and disagreement.
     """
     eligible = [example for example in examples.all if not example.heldout]
     before = set(consumed)
-    kept, left_out = filter_examples(eligible, settings)
-    new = [example for example in kept if example.event not in before]
-    older = [example for example in kept if example.event in before]
+    kept, left_out = select_measurable(eligible, settings)
+    agreed = _keep_agreed(kept, settings.agreement)
+    left_out["people do not agree (agreement)"] = len(kept) - len(agreed)
+    new = [example for example in agreed if example.event not in before]
+    older = [example for example in agreed if example.event in before]
     seen = frozenset(example.event for example in eligible) | before
     share = settings.replay_share  # of what older examples, without repetition, give together with the new ones
     replayed = draw.sample(older, min(len(older), int(share / (1 - share) * len(new))))
     chosen = _apply_cap([*new, *replayed], settings.person_cap, left_out)
     num_new = sum(example.event not in before for example in chosen)
-    return TrainingSet(*_split(chosen if num_new else []), {**examples.left_out, **left_out}, num_new, seen)
+    return TrainingSet(*_split(chosen if num_new else []), {**examples.left_out, **+left_out}, num_new, seen)
 
 
 def _apply_cap(examples: list[Example], cap: float, left_out: Counter[str]) -> list[Example]:
@@ -241,7 +242,7 @@ def _apply_cap(examples: list[Example], cap: float, left_out: Counter[str]) -> l
             allowed[example.person] -= 1
             kept.append(example)
     if len(examples) > len(kept):
-        left_out[ABOVE] += len(examples) - len(kept)
+        left_out["above one person's share (person_cap)"] += len(examples) - len(kept)
     return kept[::-1]
 
 
@@ -288,14 +289,6 @@ def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
     by_person = cap_weights(Counter(one.person for one in kept if one.person != SAMPLES), settings.person_cap)
     weights = {one.event: float(by_person.get(one.person, 1)) for one in kept}
     return HeldOut(*_split(kept), dict(left_out), weights)
-
-
-def filter_examples(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
-    """The examples to learn from, by event; and how many are left out, by the reason: repetitions, length, disagreement."""
-    kept, left_out = select_measurable(examples, settings)
-    agreed = _keep_agreed(kept, settings.agreement)
-    left_out["people do not agree (agreement)"] += len(kept) - len(agreed)
-    return agreed, +left_out
 
 
 def select_measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:

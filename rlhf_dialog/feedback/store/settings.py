@@ -62,10 +62,7 @@ class OptimizerKeys(ComputeKeys):
         16, ge=1, le=10**5, description="answers in a forward pass; changes memory and speed, not what is learned"
     )
     checkpoint_steps: int = Field(
-        10,
-        ge=1,
-        le=10**6,
-        description="steps between checkpoints inside a night, at which it ends if a guard has no room left",
+        10, ge=1, le=10**6, description="steps between a night's checkpoints, where it ends if a guard has no room left"
     )
     use_lora: bool = Field(False, description="train small adapters on the frozen first version")
     lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
@@ -80,17 +77,10 @@ class FilterKeys(Settings):
     """Which feedback counts"""
 
     person_cap: float = Field(
-        0.2,
-        gt=0,
-        le=1,
-        description="largest share of a night's examples, and of the gate's weight, that one person has; with few people "
-        "1 / their number",
+        0.2, gt=0, le=1, description="largest share of one person in a night and its gate, or 1 / the number of people"
     )
     agreement: float = Field(
-        0.6,
-        ge=0,
-        le=1,
-        description="share of the people who judged one answer that must agree; the others' judgements are left out",
+        0.6, ge=0, le=1, description="share of an answer's judges that must agree; the others' judgements are left out"
     )
     min_words: int = Field(1, ge=0, le=10**4, description="shortest answer to learn from, in words")
     max_words: int = Field(200, ge=1, le=10**6, description="longest answer to learn from, in words")
@@ -101,10 +91,7 @@ class GateKeys(Settings):
 
     min_heldout: int = Field(30, ge=1, le=10**6, description="held-out feedback events without which nothing changes")
     max_relative_kl: float = Field(
-        2.0,
-        gt=0,
-        le=10**4,
-        description="guard: largest KL divergence from the first version per token, as a multiple of that version's entropy",
+        2.0, gt=0, le=10**4, description="guard: largest KL per token from the first version, in units of its entropy"
     )
     min_distinct_2: float = Field(
         0.7, ge=0, le=10, description="guard: smallest distinct-2 of the replies, as a multiple of the first version's"
@@ -117,10 +104,7 @@ class GateKeys(Settings):
         "replies may worsen",
     )
     guard_prompts: int = Field(
-        50,
-        ge=1,
-        le=10**5,
-        description="lines that the guards measure, of held-out dialogues and of the validation split of sft_data_path each",
+        50, ge=1, le=10**5, description="lines for the guards, from held-out dialogues and from sft_data_path each"
     )
     keep_last: int = Field(
         5, ge=1, le=10**4, description="newest versions whose files are kept, beside the best and first"
@@ -167,10 +151,6 @@ class BotSettings(PageKeys, GateKeys, FilterKeys, OptimizerKeys, LossKeys):
             )
         return self
 
-    def as_yaml(self) -> str:
-        """Every key, those of the page too."""
-        return yaml.safe_dump({name: getattr(self, name) for name in type(self).model_fields}, sort_keys=False)
-
 
 def read_settings(path: Path) -> BotSettings:
     """The settings of a bot's config.yaml. Raises one UserError that lists every mistake with its key."""
@@ -180,10 +160,9 @@ def read_settings(path: Path) -> BotSettings:
 def default_settings() -> str:
     """config.yaml of a new bot: every key with its default, below what it means."""
     meanings = {name: field.description for name, field in BotSettings.model_fields.items()}
-    lines = [
-        "# What `rlhf-dialog feedback learn` does with the feedback, and the limits of the page; see docs/FEEDBACK.md."
-    ]
-    for line in BotSettings().as_yaml().splitlines():
+    values = {name: getattr(BotSettings(), name) for name in meanings}
+    lines = ["# What `rlhf-dialog feedback learn` does, and the limits of the page; see docs/FEEDBACK.md."]
+    for line in yaml.safe_dump(values, sort_keys=False).splitlines():
         meaning = meanings.get(line.split(":")[0])
         lines += ["", f"# {meaning}", line] if meaning else [line]
     return "\n".join(lines) + "\n"

@@ -91,14 +91,9 @@ def test_forget(run, judged, capsys):
     assert f"nothing is stored of the person {bob}" in capsys.readouterr().err
 
 
-@pytest.fixture
-def taught(tmp_path):
-    bot = new_bot(tmp_path)
-    talk_to(bot, 40)
-    return bot
-
-
-def test_it_learns_and_says_what_it_did(taught, capsys):
+def test_it_learns_and_says_what_it_did(tmp_path, capsys):
+    taught = new_bot(tmp_path)
+    talk_to(taught, 40)
     assert feedback.main(["learn", "--run", str(taught.folder), "--dry_run"]) == 0
     assert "dry run: nothing was changed" in capsys.readouterr().out
     assert taught.champion() == "0001"

@@ -10,16 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_dialog.feedback.learning import gate
-from rlhf_dialog.feedback.learning.gate import (
-    GateComparison,
-    compare,
-    describe_power,
-    expected_error,
-)
+from rlhf_dialog.feedback.learning.gate import GateComparison, compare, describe_power, expected_error
 from rlhf_dialog.feedback.store.examples import AnswerPair, HeldOut, RatedAnswer
 from rlhf_dialog.feedback.store.settings import BotSettings
-
-NORMAL = NormalDist()
 
 
 def held_out(rows, pairs=(), per_dialogue=1, people=1):
@@ -142,7 +135,7 @@ def of_people(rng, gain, spread, people=6, events=10):
     liked = rng.random(len(person)) < 0.5
     scores = rng.standard_normal((2, len(person)))
     scores[1] = 0.5 * scores[0] + math.sqrt(0.75) * scores[1]
-    apart = [math.sqrt(2) * NORMAL.inv_cdf(one) for one in (0.6, 0.6 + gain)]
+    apart = [math.sqrt(2) * NormalDist().inv_cdf(one) for one in (0.6, 0.6 + gain)]
     scores[0] += apart[0] * liked
     scores[1] += (apart[1] + rng.normal(0, spread, people)[person]) * liked
     rows = [RatedAnswer((), "", bool(liked[i]), "thumb", f"p{person[i]}", f"d{i}", i) for i in range(len(person))]

@@ -68,12 +68,8 @@ def test_the_first_version_has_lost_nothing(bot, tmp_path):
 
 def test_the_divergence_and_likelihood_of_given_replies(bot, monkeypatch):
     """The same replies of both: log-ratio and entropy per token, with a plain loop; two bigrams of three are distinct in both."""
-    given = [
-        Reply("a b a b", [40, 41, 257], False),
-        Reply("c", [50], True),
-        Reply("", [], False),
-        Reply("d.", [60, 257], False),
-    ]
+    given = [Reply("a b a b", [40, 41, 257], False), Reply("c", [50], True)]
+    given += [Reply("", [], False), Reply("d.", [60, 257], False)]
     guards, found = measured_by(bot, 0.05, [given, given], monkeypatch, guard_prompts=4)
     learner = guards.learner
     ours, theirs, counts = 0.0, [], []
@@ -94,12 +90,9 @@ def test_the_divergence_and_likelihood_of_given_replies(bot, monkeypatch):
     assert measures.likelihood == pytest.approx([x / max(n, 1) for x, n in zip(theirs, counts, strict=True)], abs=1e-5)
     assert measures.length.tolist() == counts
     assert measures.is_unfinished.tolist() == [1, 1, 1, 0]
-
-
-def test_a_first_version_that_is_sure_counts_as_one_with_a_little_entropy(bot, monkeypatch):
-    """Half of the divergence where the entropy is half of what it counts as."""
-    guards, found = measured_by(bot, 0.05, guard_prompts=4)
+    # a first version that is sure counts as one with a little entropy: here with twice its own
     monkeypatch.setattr(guards_module, "LEAST_ENTROPY", 2 * guards._entropy)
+    monkeypatch.setattr(guards_module, "sample_replies", lambda *_: given)
     assert guards.measure()[0].value == pytest.approx(found[0].value / 2)
 
 

@@ -75,9 +75,8 @@ def versions(bot):
 
 def made_of(bot, version):
     """All that a night made, but for the time."""
-    found = {name: x for name, x in files(bot.version_folder(version)).items()}
     record = {key: value for key, value in versions(bot)[version].items() if key != "created"}
-    return found, record
+    return files(bot.version_folder(version)), record
 
 
 def verdict(monkeypatch, difference=0.1, low=0.05, guards=(PASSED,), changed=CHANGED):
@@ -102,20 +101,8 @@ def test_a_night_makes_a_champion_and_consumes_no_held_out_feedback(later, tmp_p
         heldout = {one.id for one in store.dialogues() if one.heldout}
         events = {event.id for event in store.feedback(upto=60) if event.dialogue not in heldout}
     state = json.loads((folder / "learner" / "learner.json").read_text())
-    assert (set(state["consumed"]), state["num_nights"], state["num_steps"]) == (
-        events,
-        1,
-        record["num_events"]["steps"],
-    )
-
-
-@pytest.mark.slow
-def test_the_next_night_starts_from_the_last_one(later):
-    report = learn(later)
-    first = versions(later)["0002"]
-    assert report.used["replayed"] > 0
-    state = json.loads((later.version_folder("0003") / "learner" / "learner.json").read_text())
-    assert (state["num_nights"], state["num_steps"]) == (2, first["num_events"]["steps"] + report.used["steps"])
+    numbers = (state["num_nights"], state["num_steps"])
+    assert (set(state["consumed"]), *numbers) == (events, 1, record["num_events"]["steps"])
 
 
 def test_without_new_feedback_nothing_changes_and_old_versions_are_removed(later, monkeypatch):
@@ -224,6 +211,10 @@ def test_killed_at_a_random_step_and_continued_in_another_process(later, tmp_pat
     """Bit for bit the night that nobody killed: weights, moments, random states, the decision."""
     shutil.copytree(later.folder, tmp_path / "killed")
     report = learn(later)
+    assert report.used["replayed"] > 0  # it starts from the last one
+    state = json.loads((later.version_folder("0003") / "learner" / "learner.json").read_text())
+    before = versions(later)["0002"]["num_events"]["steps"]
+    assert (state["num_nights"], state["num_steps"]) == (2, before + report.used["steps"])
     step = random.SystemRandom().randrange(1, report.used["steps"])
     killed = start_python("-c", KILLED, tmp_path / "killed", step)
     assert killed.wait() == -signal.SIGKILL, step
@@ -294,10 +285,8 @@ def test_an_interrupted_night_goes_on_without_what_came_since(day, caplog):
 
 
 def test_two_at_once(day):
-    with (
-        lock_folder(day.folder),
-        pytest.raises(UserError, match=f"process {os.getpid()}.*another learn job is at work"),
-    ):
+    words = f"process {os.getpid()}.*another learn job is at work"
+    with lock_folder(day.folder), pytest.raises(UserError, match=words):
         learn(day)
 
 

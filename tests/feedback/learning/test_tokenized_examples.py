@@ -46,6 +46,9 @@ def test_a_row_is_what_supervised_fine_tuning_teaches(agent, encoder):
     row = encoder.encode_answer(["Hi .", "Hello ."], "Why ?")
     assert row.prompt == ids(agent, "Hi . <EOU> Hello . <EOU>")
     assert row.response == ids(agent, " Why ? <EOU>")
+    turns = [f"{i} ." for i in range(9)]
+    newest = turns[-agent.settings.context_size :]
+    assert encoder.encode_answer(turns, "a").prompt == agent.encoder.encode_prompt(newest)
 
 
 def test_the_sampled_ids_are_taken_where_they_read_as_the_answer(agent, encoder):
@@ -54,13 +57,6 @@ def test_the_sampled_ids_are_taken_where_they_read_as_the_answer(agent, encoder)
     assert encoder.encode_answer(["Hi ."], "Why ?", cut).response == cut  # ended by the limit, so no end is taught
     for others in (ids(agent, " Who ? <EOU>"), [9999], [-1]):
         assert encoder.encode_answer(["Hi ."], "Why ?", others).response == ids(agent, " Why ? <EOU>")
-
-
-def test_a_prompt_holds_the_newest_turns(agent, encoder):
-    turns = [f"{i} ." for i in range(9)]
-    assert encoder.encode_answer(turns, "a").prompt == agent.encoder.encode_prompt(
-        turns[-agent.settings.context_size :]
-    )
 
 
 def test_what_does_not_fit_into_the_positions_is_cut(encoder):
@@ -115,12 +111,9 @@ def test_the_first_version_is_asked_once_for_each_row(tmp_path, monkeypatch):
     again.save({"b", "c"})  # a is forgotten
     assert sorted(json.loads(path.read_text())["logprobs"]) == ["b", "c"]
     assert ReferenceLogprobs(policy, 256, 8, path, "another model").logprobs == {}
-
-
-@pytest.mark.parametrize("text", ["[]", '{"setting": "first", "logprobs": {"a": "x"}}'])
-def test_a_damaged_file_is_computed_again(tmp_path, text):
-    (tmp_path / "reference.json").write_text(text)
-    assert ReferenceLogprobs(Policy(gpt2()), 256, 8, tmp_path / "reference.json", "first").logprobs == {}
+    for damaged in ("[]", '{"setting": "first", "logprobs": {"a": "x"}}'):
+        path.write_text(damaged)
+        assert ReferenceLogprobs(policy, 256, 8, path, "first").logprobs == {}
 
 
 def test_replies_of_the_sft_data(tmp_path, agent, encoder):

@@ -26,6 +26,11 @@ def last(answers) -> GeneratedAnswer:
     return answer
 
 
+@pytest.fixture
+def gate(monkeypatch):
+    return Gate(monkeypatch)
+
+
 class Gate:
     """`stream`, which begins when the gate is open, and writes at the `pace`; `sizes` are those of the batches."""
 
@@ -49,11 +54,6 @@ class Gate:
         self._stream(agent, prompts, show_at_the_pace, numbers)
 
 
-@pytest.fixture
-def gate(monkeypatch):
-    return Gate(monkeypatch)
-
-
 def waiting(answering: Answering, count: int) -> None:
     """Return when `count` requests wait."""
     deadline = time.monotonic() + 60
@@ -68,6 +68,9 @@ def test_an_answer_is_what_the_agent_gives_for_its_random_numbers(chat_agent):
     (reply,) = chat_agent.read(responses)
     with Answering(chat_agent) as answering:
         answers = list(answering.stream(["Hello"], answering.begin(), seed=7))
+        turns = [f"turn {i}" for i in range(9)]
+        long, short = (last(answering.stream(some, "agent", seed=1)) for some in (turns, [" turn 4", *turns[5:]]))
+    assert long.token_ids == short.token_ids  # context_size is 5, as in a chat
     answer = answers[-1]
     assert [len(one.token_ids) for one in answers] == list(range(1, len(answers) + 1))
     assert [one.ended for one in answers] == [False] * (len(answers) - 1) + [True]
@@ -122,14 +125,6 @@ def test_the_seed_of_the_program_decides_all_answers(chat_agent):
     first = said(5)
     assert first == said(5) != said(6)
     assert len(set(first)) > 1
-
-
-def test_the_oldest_turns_leave_as_in_a_chat(chat_agent):
-    turns = [f"turn {i}" for i in range(9)]
-    with Answering(chat_agent) as answering:
-        version = answering.begin()
-        long, short = (last(answering.stream(some, version, seed=1)) for some in (turns, [" turn 4", *turns[5:]]))
-    assert long.token_ids == short.token_ids  # context_size is 5
 
 
 def test_who_leaves_is_not_generated_for(chat_agent, gate):

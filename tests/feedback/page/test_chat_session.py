@@ -2,7 +2,7 @@
 
 import math
 import sqlite3
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -181,21 +181,13 @@ def test_what_is_given_up_leaves_no_trace(bot, talk):
 
 @contextmanager
 def locked(bot):
-    connection = sqlite3.connect(bot.store_path, isolation_level=None)
-    try:
+    with closing(sqlite3.connect(bot.store_path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
-    finally:
-        connection.close()
 
 
-@pytest.fixture
-def impatient(monkeypatch):
-    """A locked store is given up at once."""
+def test_a_locked_store_does_not_hide_the_answer_which_is_stored_with_the_next_one(bot, talk, monkeypatch):
     monkeypatch.setattr(schema, "BUSY_TIMEOUT", 0.01)
-
-
-def test_a_locked_store_does_not_hide_the_answer_which_is_stored_with_the_next_one(impatient, bot, talk):
     with locked(bot):
         answer = said(talk, "one")
         assert talk.last.text == answer
@@ -262,6 +254,13 @@ def test_a_dialogue_is_opened_again_with_its_ratings(bot, store, answering, talk
     assert again.ratings()[again.last.id] == {"edit": "A better answer", "thumb": 1.0}
     said(again, "More")
     assert len(store.dialogues()) == 1
+    # the last answer stays the last one, though an older one was edited later; a newer answer follows a choice
+    list(again.again())
+    again.choose(1)
+    list(again.again())
+    again.edit("Better", turn=talk.last.id)
+    third = ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue)
+    assert (third.last.id, third.texts) == (again.last.id, again.texts)
     for person, dialogue in (("somebody else", talk.dialogue), ("somebody", "f" * 32)):
         with pytest.raises(UserError, match="no such dialogue"):
             ChatSession.reopen(store, answering, person, "page", dialogue)
@@ -287,30 +286,13 @@ def test_a_dialogue_that_went_on_in_another_tab(bot, store, answering, talk):
     said(other, "More")
     other.thumb(True)
     assert other.problem is None
-
-
-def test_an_answer_of_a_dialogue_that_went_on_meanwhile_is_not_stored(bot, store, answering, talk):
-    said(talk, "Hello")
-    other = ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue)
-    growing = talk.say("Well")
-    next(growing)
-    said(other, "And ?")
-    list(growing)
-    assert "another tab" in talk.problem
-    assert rows(bot, "SELECT text FROM turns WHERE position = 2") == [("And ?",)]
-
-
-def test_a_dialogue_is_opened_where_it_was(store, answering):
-    """The last answer stays the last one, though an older one was edited later; a newer answer follows a choice."""
-    talk = ChatSession(store, answering, "somebody", "page")
-    older = said(talk, "Hello") and talk.last.id
-    said(talk, "And ?")
-    list(talk.again())
-    talk.choose(1)
-    list(talk.again())
-    talk.edit("Better", turn=older)
     again = ChatSession.reopen(store, answering, "somebody", "page", talk.dialogue)
-    assert (again.last.id, again.texts) == (talk.last.id, talk.texts)
+    growing = again.say("Well")
+    next(growing)
+    said(other, "Meanwhile")
+    list(growing)
+    assert "another tab" in again.problem
+    assert rows(bot, "SELECT text FROM turns WHERE position = 6") == [("Meanwhile",)]
 
 
 def test_without_a_store_there_is_talk_but_no_feedback(chat_agent):

@@ -71,13 +71,10 @@ def test_a_dialogue_may_end_while_another_one_begins():
 
 
 def test_full_memory_serves_the_newest_version_in_it():
-    source = Versions()
+    source, held = Versions(), []
     served = served_of(source, max_versions=2)
-    held = [served.hold()]
-    source.pointer = "0002"
-    held.append(served.hold())
-    source.pointer = "0003"
-    held.append(served.hold())
+    for source.pointer in ("0001", "0002", "0003"):
+        held.append(served.hold())
     assert held == ["0001", "0002", "0002"]
     served.release("0001")
     assert served.hold() == "0003"
@@ -122,14 +119,14 @@ def test_a_plain_chat_model_speaks_by_its_template_unless_it_has_settings(tmp_pa
     assert load_agent(tmp_path).settings.turn_separator == "<EOU>"
 
 
-CHAT = [
-    ({}, (False, 0.9, 0.6)),
-    ({"chat_temperature": 0.3, "chat_top_p": 1.0}, (False, 0.3, 1.0)),
-    ({"chat_temperature": 0, "chat_top_p": 0.9}, (True, 0.9, 0.9)),
-]
-
-
-@pytest.mark.parametrize(("keys", "wanted"), CHAT)
+@pytest.mark.parametrize(
+    ("keys", "wanted"),
+    [
+        ({}, (False, 0.9, 0.6)),
+        ({"chat_temperature": 0.3, "chat_top_p": 1.0}, (False, 0.3, 1.0)),
+        ({"chat_temperature": 0, "chat_top_p": 0.9}, (True, 0.9, 0.9)),
+    ],
+)
 def test_an_agents_chat_sampling_comes_before_its_own_and_the_persons_choice_before_both(tmp_path, keys, wanted):
     save(tmp_path, {"temperature": 0.9, "top_p": 0.6, "top_k": 7, **keys})
 

@@ -5,18 +5,8 @@ import html.parser
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.rendering import (
-    describe_versions,
-    escape_text,
-    find_pair_to_compare,
-    gradio_messages,
-    list_messages,
-    note_html,
-    problem_html,
-    shorten,
-    split_introduction,
-    thumb_label,
-)
+from rlhf_dialog.feedback.page import rendering
+from rlhf_dialog.feedback.page.rendering import escape_text, find_pair_to_compare, list_messages, thumb_label
 
 
 def test_two_answers_are_compared_until_one_is_chosen(talk):
@@ -25,7 +15,7 @@ def test_two_answers_are_compared_until_one_is_chosen(talk):
     list(talk.again())
     first, second = talk.alternatives()
     assert [one.turn for one in list_messages(talk)] == [talk.turns[0], first, second]
-    labelled = [one["content"] for one in gradio_messages(list_messages(talk), is_compared=True)]
+    labelled = [one["content"] for one in rendering.gradio_messages(list_messages(talk), is_compared=True)]
     texts = ["Hello", "First:\n" + first.text, "Second:\n" + second.text]
     assert labelled == [escape_text(text) for text in texts]
     talk.choose(1)
@@ -52,7 +42,7 @@ def test_thumbs_and_better_answers_are_shown(talk):
     assert [thumb_label(one) for one in list_messages(talk) if one.is_answer] == ["Off topic", "Like"]
     talk.thumb(False, "a reason from the terminal")
     assert thumb_label(list_messages(talk)[3]) == "Dislike"
-    assert describe_versions(talk, list_messages(talk)) == "Version 0001 answers."
+    assert rendering.describe_versions(talk, list_messages(talk)) == "Version 0001 answers."
 
 
 def test_an_answer_that_was_edited_is_compared_as_it_is_seen(talk):
@@ -95,9 +85,9 @@ def test_texts_are_no_markup():
 
 
 def test_lines_of_the_page_are_escaped():
-    assert split_introduction("A waiter.") == ("A waiter.", [])
-    assert split_introduction("Try: Tea? | ") == ("Try: Tea? | ", ["Tea?"])
-    assert note_html("<b>\x1b") == '<p role="status">&lt;b&gt;\\x1b</p>'
-    assert problem_html(UserError("wait <b>")) == '<p role="alert">Wait &lt;b&gt;.</p>'
-    assert note_html("") == ""
-    assert shorten("a\n b" * 20, 10) == "a ba ba b…"
+    assert rendering.split_introduction("A waiter.") == ("A waiter.", [])
+    assert rendering.split_introduction("Try: Tea? | ") == ("Try: Tea? | ", ["Tea?"])
+    assert rendering.note_html("<b>\x1b") == '<p role="status">&lt;b&gt;\\x1b</p>'
+    assert rendering.problem_html(UserError("wait <b>")) == '<p role="alert">Wait &lt;b&gt;.</p>'
+    assert rendering.note_html("") == ""
+    assert rendering.shorten("a\n b" * 20, 10) == "a ba ba b…"

@@ -145,23 +145,6 @@ def test_what_is_forgotten_while_it_is_read_is_read_whole(store, monkeypatch):
     other.close()
 
 
-def test_who_began_a_dialogue_is_concerned_by_what_others_say_of_it(store):
-    for number in range(20):
-        dialogue, (turn,) = talk(store, asked=f"Question {number} ?")
-        store.add_feedback(dialogue, "q", Rating("thumb", turn=turn, value=1))
-    found = training_set(read_examples(store), BotSettings(), (), random.Random(0))
-    assert found.people == [store.hash_person("q")]
-    assert found.concerned == sorted([store.hash_person("p"), store.hash_person("q")])
-
-
-def lose(store, *statements):
-    """Delete by hand, past the triggers."""
-    with closing(sqlite3.connect(store.path)) as plain:
-        for statement in ("DROP TRIGGER turns_keeps", "DROP TRIGGER dialogues_keeps", *statements):
-            plain.execute(statement)
-        plain.commit()
-
-
 @pytest.mark.parametrize(
     "lost", ["turns WHERE text = 'Left .'", "turns WHERE text = 'And then ?'", "turns WHERE position = 0", "dialogues"]
 )
@@ -173,10 +156,10 @@ def test_ratings_in_dialogues_that_lack_a_turn_are_counted(store, lost):
     store.add_turn(dialogue, 2, "user", "And then ?")
     last = store.add_turn(dialogue, 3, "agent", "Left .")
     store.add_feedback(dialogue, "p", Rating("thumb", turn=last, value=1))
-    lose(
-        store,
-        f"DELETE FROM {lost} {'AND' if 'WHERE' in lost else 'WHERE'} {'id' if lost == 'dialogues' else 'dialogue'} != '{kept}'",
-    )
+    where = f"WHERE id != '{kept}'" if lost == "dialogues" else f"AND dialogue != '{kept}'"
+    with closing(sqlite3.connect(store.path)) as plain, plain:  # past the triggers
+        for statement in ("DROP TRIGGER turns_keeps", "DROP TRIGGER dialogues_keeps", f"DELETE FROM {lost} {where}"):
+            plain.execute(statement)
     count = 1 if lost.endswith(("'Left .'", "'And then ?'")) else 2
     found = read_examples(store)
     assert (found.left_out, len(found)) == ({"ratings in dialogues that lack a turn": count}, 3 - count)
@@ -194,15 +177,14 @@ def test_held_out_dialogues_are_never_trained_on(store):
     assert {one.dialogue for one in measured.all} == heldout
     assert {one.dialogue for one in training.all} == {one.id for one in store.dialogues()} - heldout
     assert training.seen == {one.event for one in training.all}
+    assert training.people == sorted({one.person for one in training.all})
+    assert training.concerned == sorted([*training.people, store.hash_person("p")])  # who began the dialogues
 
 
-def test_repetitions_of_one_person_count_once():
+def test_repetitions_of_one_person_count_once_and_short_and_long_answers_are_left_out():
     found = trained(answer(1), answer(2, liked=False), answer(3, person="q", liked=False), answer(4, prompt=("Hi .",)))
     assert events(found) == [2, 3, 4]
     assert found.left_out == {"repetitions": 1}
-
-
-def test_short_and_long_answers_are_left_out():
     texts = {1: "", 2: "One", 3: "one two three four five", 4: "one two three four"}
     found = trained(*(answer(i, response=text) for i, text in texts.items()), min_words=1, max_words=4)
     assert events(found) == [2, 4]
@@ -227,11 +209,8 @@ def test_older_feedback_is_replayed_up_to_its_share():
     assert len(set(events(found))) == 40
     assert found.seen == set(range(1, 101))
     assert len(trained(*answers, consumed=range(1, 91), replay_share=0)) == 10
-
-
-def test_without_anything_new_there_is_nothing_to_train_on():
-    found = trained(answer(1), answer(2, response="B"), consumed=[1, 2])
-    assert (found.all, found.num_new) == ([], 0)
+    without_new = trained(*answers, consumed=range(1, 101))
+    assert (without_new.all, without_new.num_new) == ([], 0)
 
 
 def test_the_newest_of_a_person_above_the_cap_are_kept():

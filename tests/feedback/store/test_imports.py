@@ -166,30 +166,21 @@ def test_rows_of_an_export_are_read_again():
         {"prompt": "Is it far ?", "completion": "Yes .", "label": False},
         {"prompt": [ASK], "completion": [YES], "label": "false"},
         {"prompt": [ASK], "completion": [ASK, YES], "label": 0, "id": 7},  # which repeats the prompt
-    ],
-)
-def test_kto(row):
-    (record,) = trl_read([row], "kto").records
-    assert turns(record) == [(0, "user", "Is it far ?"), (1, "agent", "Yes .")]
-    (judgement,) = record.judgements
-    assert (judgement.kind, judgement.turn, judgement.value, judgement.person) == ("thumb", 1, -1, None)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
         {"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."},
         {"prompt": [ASK], "chosen": [STREETS], "rejected": [YES], "user_id": 9},
         {"chosen": [ASK, STREETS], "rejected": [ASK, YES], "score_chosen": 8.0, "score_rejected": 5.0},
         {"prompt": "Is it far ?", "chosen": [ASK, STREETS], "rejected": [ASK, YES]},
     ],
 )
-def test_dpo(row):
-    (record,) = trl_read([row], "dpo").records
-    assert turns(record) == [(0, "user", "Is it far ?"), (1, "agent", "Two streets ."), (1, "agent", "Yes .")]
-    (judgement,) = record.judgements
-    assert (judgement.kind, judgement.turn, judgement.other) == ("choice", 1, 2)
-    assert judgement.person == ("9" if "user_id" in row else None)
+def test_the_columns_of_trl(row):
+    is_kto = "label" in row
+    (record,) = trl_read([row], "kto" if is_kto else "dpo").records
+    answers = ["Yes ."] if is_kto else ["Two streets .", "Yes ."]
+    assert turns(record) == [(0, "user", "Is it far ?"), *((1, "agent", text) for text in answers)]
+    (one,) = record.judgements
+    wanted = ("thumb", 1, -1, None) if is_kto else ("choice", 1, None, 2)
+    assert (one.kind, one.turn, one.value, one.other) == wanted
+    assert one.person == ("9" if "user_id" in row else None)
 
 
 def test_the_prompt_that_two_texts_share():

@@ -62,19 +62,10 @@ def test_what_is_not_a_store_or_a_newer_one(tmp_path, path):
     refused(path, "no bot or no salt")
 
 
-VERSION_1 = Path(__file__).parent / "stores" / "version_1.sql"
-
-
-@pytest.fixture
-def version_1(tmp_path):
-    """The store as version 1 of the schema wrote it."""
+def test_a_stored_file_of_every_version_opens(tmp_path):
     with closing(sqlite3.connect(tmp_path / "old.sqlite")) as plain:
-        plain.executescript(VERSION_1.read_text(encoding="utf-8"))
-    return tmp_path / "old.sqlite"
-
-
-def test_a_stored_file_of_every_version_opens(version_1):
-    store = Store(version_1, "feedfeedfeedfeedfeedfeedfeedfeed")
+        plain.executescript((Path(__file__).parent / "stores" / "version_1.sql").read_text(encoding="utf-8"))
+    store = Store(tmp_path / "old.sqlite", "feedfeedfeedfeedfeedfeedfeedfeed")
     (dialogue,) = store.dialogues()
     assert (dialogue.person, dialogue.heldout) == (store.hash_person("ann"), is_heldout(dialogue.id))
     assert [turn.text for turn in store.turns(dialogue.id)] == ["Is it far ?", "Yes .", "Two streets ."]

@@ -27,24 +27,15 @@ def test_the_defaults_are_those_of_the_documentation():
     limits = {name: getattr(BotSettings(), name) for name in PageKeys.model_fields}
     people = {"messages": (20, 1000), "ratings": (60, 3000), "looks": (60, 5000)}
     wanted = {
-        f"page_{kind}_a_{one}": x
-        for kind, pair in people.items()
-        for one, x in zip(("minute", "day"), pair, strict=True)
+        f"page_{kind}_a_{name}": pair[i] for kind, pair in people.items() for i, name in enumerate(("minute", "day"))
     }
     wanted |= {"page_message_chars": 4000, "page_request_bytes": 256 * 1024, "page_times_in_all": 15}
     assert limits == wanted | {"page_open_dialogues": 200, "page_person_open_dialogues": 5}
     gate = {"person_cap": 0.2, "min_heldout": 30, "max_relative_kl": 2.0, "min_distinct_2": 0.7, "max_worsening": 2.0}
     night = {"beta": 1.0, "liked_weight": 4.0, "replay_share": 0.5, "epochs": 4.0, "batch_size": 16, "agreement": 0.6}
-    night |= {
-        "dpo_weight": 1.0,
-        "sft_share": 0.2,
-        "warmup_steps": 20,
-        "weight_decay": 0.0,
-        "max_grad_norm": 1.0,
-        "seed": 0,
-    }
+    night |= {"dpo_weight": 1.0, "sft_share": 0.2, "warmup_steps": 20, "weight_decay": 0.0, "max_grad_norm": 1.0}
     night |= {"checkpoint_steps": 10, "lora_r": 16, "lora_alpha": 32.0, "min_words": 1, "max_words": 200, "steps": None}
-    gate |= {"guard_prompts": 50, "keep_last": 5}
+    gate |= {"seed": 0, "guard_prompts": 50, "keep_last": 5}
     assert {name: getattr(BotSettings(), name) for name in gate | night} == gate | night
 
 
@@ -58,13 +49,9 @@ def test_keys_of_earlier_versions_have_no_effect_and_say_so(tmp_path, caplog):
     of_before = "contradiction_confidence: 0.99\npage_wrong_passwords: 10\nppo_kl_coef: 0.1\n"
     path = write(tmp_path, f"{of_before}max_kl: 1\nmax_perplexity_rise: 0.2\nbeta: 0.2\n")
     assert read_settings(path) == BotSettings(beta=0.2)
-    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
-        "contradiction_confidence: has no effect here",
-        "page_wrong_passwords: has no effect here",
-        "ppo_kl_coef: has no effect here",
-        "max_kl: has no effect here",
-        "max_perplexity_rise: has no effect here",
-    ]
+    keys = ("contradiction_confidence", "page_wrong_passwords", "ppo_kl_coef", "max_kl", "max_perplexity_rise")
+    said = [record.getMessage().partition(";")[0] for record in caplog.records]
+    assert said == [f"{key}: has no effect here" for key in keys]
 
 
 def test_a_fifth_is_held_out_so_thirty_take_about_150_ratings():

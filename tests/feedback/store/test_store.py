@@ -209,16 +209,14 @@ def test_a_backup_while_others_write_is_a_whole_store(store, tmp_path):
     other.close()
 
 
-def test_a_locked_store(tmp_path, monkeypatch):
+def test_a_locked_store(store, monkeypatch):
     monkeypatch.setattr("rlhf_dialog.feedback.store.schema.BUSY_TIMEOUT", 0.05)
-    store = Store.create(tmp_path / "feedback.sqlite")
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(UserError, match=r"feedback.sqlite: .*locked.* try again"):
             store.begin(ANN, "terminal")
         assert store.dialogues() == []  # readers do not wait
     talk(store)
-    store.close()
 
 
 def test_a_full_disk_and_a_file_that_may_not_be_written(store):
@@ -235,7 +233,7 @@ def test_a_full_disk_and_a_file_that_may_not_be_written(store):
         store.begin(ANN, "terminal")
 
 
-def test_a_damaged_column_is_named(store):
+def test_a_damaged_column_is_named_and_a_damaged_file_is_refused(store):
     dialogue = store.begin(ANN, "terminal")
     turn = store.add_turn(dialogue, 0, "agent", "Two streets .")
     with closing(sqlite3.connect(store.path)) as plain, plain:
@@ -244,9 +242,6 @@ def test_a_damaged_column_is_named(store):
         plain.execute("UPDATE turns SET token_ids = '[1,' WHERE id = ?", (turn,))
     with pytest.raises(UserError, match=rf"turn {turn} is damaged \(.*\); put a backup in its place"):
         store.turns(dialogue)
-
-
-def test_a_damaged_file(store):
     for _ in range(30):
         talk(store, answer="an answer " * 200)
     store.close()
