@@ -11,7 +11,8 @@ from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa, load_prior
 from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, list_parts, relate_actions
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from tests.parts.several_policies import hashes, piece
+from tests.parts.folders import contents
+from tests.parts.several_policies import piece
 from tests.parts.small_domain import small_domain
 
 DOMAIN = small_domain()
@@ -159,7 +160,7 @@ def played(policy, sampler, times):
 def saved(policy, folder):
     folder.mkdir()
     policy.save(folder)
-    return hashes(folder)
+    return contents(folder)
 
 
 @pytest.mark.parametrize("has_prior", [False, True])

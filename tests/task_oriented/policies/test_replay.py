@@ -13,7 +13,7 @@ from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.replay import Replay
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
-from tests.parts.several_policies import hashes
+from tests.parts.folders import contents
 from tests.parts.toy_environments import Colours, Counted
 
 LEARNERS = ("dqn", "bbqn", "acer", "a2c", "tracer", "enac")
@@ -152,7 +152,7 @@ def saved(policy, folder):
     """The hashes of the files of a policy that is saved into a new folder."""
     folder.mkdir()
     policy.save(folder)
-    return hashes(folder)
+    return contents(folder)
 
 
 def go_on(policy, sampler, num_updates):

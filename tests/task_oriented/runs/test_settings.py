@@ -1,7 +1,5 @@
 """Settings of a run of a policy and the environment that they make."""
 
-from random import Random
-
 import pytest
 
 from rlhf_dialog.errors import UserError
@@ -12,8 +10,8 @@ from rlhf_dialog.task_oriented.runs.run import PolicyRun
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig, load_policy_config
 from rlhf_dialog.task_oriented.runs.training_world import open_person_world, open_world
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from tests.parts.persons import typing
 from tests.parts.policy_runs import domain_file, policy_run
-from tests.parts.scripted_teacher import ScriptedTeacher
 from tests.parts.small_domain import small_domain
 from tests.parts.small_world import write_world
 
@@ -123,7 +121,7 @@ def test_what_a_person_cannot_talk_about(tmp_path, changes, said):
     write_world(tmp_path)
     given = {key: value.format(folder=tmp_path) if isinstance(value, str) else value for key, value in changes.items()}
     with pytest.raises(UserError, match=said):
-        open_person_world(settings(**given), ScriptedTeacher({}, Random(0)))
+        open_person_world(settings(**given), typing(())[0])
 
 
 def test_a_folder_in_use_is_refused_before_anything_is_built(tmp_path, monkeypatch):
