@@ -3,7 +3,7 @@
 import torch
 
 from rlhf_dialog.models.relevance import RelevanceModel, RelevanceSizes, save_relevance
-from tests.parts.classifiers import word_tokenizer
+from tests.parts.classifiers import LETTERS, word_tokenizer  # noqa: F401  LETTERS: of these models too
 
 BANK = [["a b", "c d"], ["e f"], ["g", "h i", "j"], ["k l m"], ["a", "n o"], ["p q"], ["r s t", "b"]]
 
