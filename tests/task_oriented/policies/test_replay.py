@@ -149,10 +149,10 @@ def test_a_number_that_is_not_finite_stops_the_run(name):
 
 
 def saved(policy, folder):
-    """The hashes of the files of a policy that is saved into a new folder."""
+    """The files of a policy that is saved into a new folder, by name."""
     folder.mkdir()
     policy.save(folder)
-    return contents(folder)
+    return {str(path): data for path, data in contents(folder).items()}
 
 
 def go_on(policy, sampler, num_updates):
