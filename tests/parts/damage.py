@@ -11,8 +11,24 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-NUMBERS = (None, True, -1, 0, 3, 2.5, 10**6, 2**70)
-WRONG = (*NUMBERS, "", "x", "\x1b]0;title\x07", [], [None], {}, {"type": "Newer"}, [1, "a"])
+WRONG = (
+    None,
+    True,
+    -1,
+    0,
+    3,
+    2.5,
+    10**6,
+    2**70,
+    "",
+    "x",
+    "\x1b]0;title\x07",
+    [],
+    [None],
+    {},
+    {"type": "Newer"},
+    [1, "a"],
+)
 
 
 def places(node: Any) -> list[tuple[Any, Any]]:
@@ -33,34 +49,13 @@ def cut(data: bytes, draw: random.Random) -> bytes:
     return data[: draw.randrange(len(data))]
 
 
-def forget(data: Any, draw: random.Random) -> str:
-    """Remove a key or an item."""
-    if not (found := places(data)):
-        return "nothing"
-    node, key = draw.choice(found)
-    del node[key]
-    return f"without {key}"
-
-
-def mistype(data: Any, draw: random.Random) -> str:
-    """Another value in the place of a key's, half of the time of a key at the top."""
-    found = places(data)
-    if draw.random() < 0.5:
-        found = [(data, key) for key in (data if isinstance(data, dict) else range(len(data)))]
-    if not found:
-        return "nothing"
-    node, key = draw.choice(found)
-    node[key] = value = copy.deepcopy(draw.choice(WRONG))
-    return f"{key} = {value!r}"
-
-
 STRANGE = ("NaN", "-Infinity", '"\\ud800"', "null", '"x')
 
 
 def wreck(path: Path, seed: int) -> str:
     """Damage a file as a hand, a disk or a stranger would; returns what was done. In JSON (lines too) mostly its values."""
     draw, data = random.Random(seed), path.read_bytes()
-    ways = {"flipped": flip, "cut": cut, "empty": _empty, "BOM": _marked, "bytes": _other_bytes}
+    ways = {"flipped": flip, "cut": cut, "empty": _empty, "bytes": _other_bytes}
     name = draw.choice([*ways, *["values"] * 11])
     if name == "values" and path.suffix in OF_LIBRARIES:
         return f"{path.name}: {OF_LIBRARIES[path.suffix](path, draw)}"
@@ -110,47 +105,38 @@ OF_LIBRARIES = {".safetensors": _tensors, ".db": _table, ".sqlite": _table}
 
 
 def _wrecked(text: str, draw: random.Random) -> tuple[str, str]:
-    """One or two other values, keys too many or too few in the JSON of a text; other words in a text that is none."""
+    """One or two changes of the JSON of a text: keys gone or unknown, other values, what JSON cannot hold, or hardly."""
     try:
         tree = json.loads(text)
     except ValueError:
         words = text.split(" ")
         words[draw.randrange(len(words))] = strange = draw.choice(STRANGE)
-        return " ".join(words), strange[:40]
-    done = [draw.choice([forget, mistype, _strange, _strange, _another])(tree, draw) for _ in range(draw.randint(1, 2))]
+        return " ".join(words), strange
+    done = []
+    for _ in range(draw.randint(1, 2)):
+        if not (found := places(tree)):
+            break
+        top = [place for place in found if place[0] is tree]
+        (node, key), way = draw.choice(draw.choice([found, top])), draw.choice(["gone", "value", "strange", "unknown"])
+        if way == "gone":
+            del node[key]
+            done.append(f"without {key}")
+            continue
+        if way == "unknown" and isinstance(node, dict):
+            key = draw.choice(["unknown", "act", "__class__", "__dict__", "args", "\x1b]0;", ""])
+        number = draw.randrange(len(STRANGE))
+        node[key] = f"strange {number}" if way == "strange" else copy.deepcopy(draw.choice(WRONG))
+        done.append(f"{key} = {STRANGE[number] if way == 'strange' else node[key]!r}")
     text = json.dumps(tree)
     for number, strange in enumerate(STRANGE):
         text = text.replace(f'"strange {number}"', strange)
     return draw.choice(STRANGE) if draw.random() < 0.05 else text, ", ".join(done)
 
 
-def _strange(tree: Any, draw: random.Random) -> str:
-    """What JSON cannot hold, or hardly, in the place of a value."""
-    found, number = places(tree), draw.randrange(len(STRANGE))
-    if found:
-        node, key = draw.choice(found)
-        node[key] = f"strange {number}"
-        return f"{key} = {STRANGE[number][:40]}"
-    return "nothing"
-
-
-def _another(tree: Any, draw: random.Random) -> str:
-    """A key that nobody knows, or that an object of Python has."""
-    nodes = [node for node, _ in places(tree) if isinstance(node, dict)]
-    key = draw.choice(["unknown", "act", "__class__", "__dict__", "args", "\x1b]0;", ""])
-    if nodes:
-        draw.choice(nodes)[key] = copy.deepcopy(draw.choice(WRONG))
-    return f"another key {key!r}"
-
-
 def _empty(_data: bytes, draw: random.Random) -> bytes:
     return draw.choice([b"", b" ", b"null", b"[]", b"{}", b"\n\n", b"\0" * 100])
 
 
-def _marked(data: bytes, draw: random.Random) -> bytes:
-    return draw.choice([b"\xef\xbb\xbf", b"\xff\xfe"]) + data
-
-
 def _other_bytes(data: bytes, draw: random.Random) -> bytes:
     place = draw.randrange(len(data) + 1)
-    return data[:place] + draw.choice([b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\0", b"\x85"]) + data[place:]
+    return data[:place] + draw.choice([b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\0", b"\xef\xbb\xbf"]) + data[place:]

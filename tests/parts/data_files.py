@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import zipfile
+from itertools import islice
 
 import datasets
 import pyarrow as pa
@@ -66,13 +67,10 @@ def published(folder):
     return path
 
 
-def zip_below(top):
-    def write(folder):
-        files = {top + name: data for split in SPLITS for name, data in original_files(folder / "x", split).items()}
-        (folder / "data.zip").write_bytes(zipped(files))
-        return folder / "data.zip"
-
-    return write
+def zip_with_a_folder(folder):
+    files = {f"dailydialog/{name}": x for split in SPLITS for name, x in original_files(folder / "x", split).items()}
+    (folder / "data.zip").write_bytes(zipped(files))
+    return folder / "data.zip"
 
 
 def folder_of_zips(folder):
@@ -100,17 +98,17 @@ def one_file_each(suffix, encode, names=SPLITS):
 
 
 def shards(folder):
-    """Eleven parts of train, so that their order as text is not their order as numbers in the third layout."""
     (folder / "hub/data").mkdir(parents=True)
-    for split, count in (("train", 2), ("validation", 1), ("test", 1)):
-        rows = rows_of(split)
-        for i in range(count):
-            part = rows[:2] if i == 0 and count == 2 else rows[2:] if count == 2 else rows
-            (folder / f"hub/data/{split}-{i:05}-of-{count:05}.parquet").write_bytes(parquet_bytes(part))
+    for split, sizes in (("train", (2, 3)), ("validation", (5,)), ("test", (5,))):
+        rows = iter(rows_of(split))
+        for i, size in enumerate(sizes):
+            part = parquet_bytes(list(islice(rows, size)))
+            (folder / f"hub/data/{split}-{i:05}-of-{len(sizes):05}.parquet").write_bytes(part)
     return folder / "hub"
 
 
 def numbered(folder):
+    """Their order as text is not their order as numbers."""
     for split in SPLITS:
         (folder / "converted" / split).mkdir(parents=True)
         for i, row in enumerate(rows_of(split)):
@@ -125,14 +123,10 @@ def zip_of_jsonl(folder):
 
 WRITERS = {
     "published zip": published,
-    "plain zip": zip_below(""),
-    "zip with a top folder": zip_below("dailydialog/"),
+    "zip with a top folder": zip_with_a_folder,
     "folder of zips": folder_of_zips,
     "save_to_disk": saved,
     "jsonl": one_file_each(".jsonl", jsonl_bytes),
-    "json": one_file_each(".json", lambda rows: json.dumps(rows).encode()),
-    "parquet": one_file_each(".parquet", parquet_bytes),
-    "csv with JSON": one_file_each(".csv", csv_bytes),
     "csv as pandas writes": one_file_each(".csv", lambda rows: csv_bytes(rows, str)),
     "tsv": one_file_each(".tsv", lambda rows: csv_bytes(rows, delimiter="\t")),
     "val": one_file_each(".csv", csv_bytes, ("train", "val", "test")),
@@ -146,27 +140,26 @@ WRITERS = {
 
 
 def load(folder, name, content, split="train"):
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return load_records(str(path), split)
+    return load_records(str(_write(folder / name, content)), split)
 
 
 def load_folder(folder, files):
     """The train split of a folder with these files, {name: bytes or text}."""
     for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        _write(folder / name, content)
     return load_records(str(folder), "train")
 
 
+def _write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
 def write_split(folder, text, acts=None):
-    (folder / "train").mkdir(parents=True)
-    encoded = text if isinstance(text, bytes) else text.encode()
-    (folder / "train/dialogues_train.txt").write_bytes(encoded)
+    _write(folder / "train/dialogues_train.txt", text)
     if acts is not None:
-        (folder / "train/dialogues_act_train.txt").write_bytes(acts.encode())
+        _write(folder / "train/dialogues_act_train.txt", acts)
     return str(folder)
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
 from rlhf_dialog.commands import evaluate
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
-from tests.parts import tiny
+from tests.parts import agents, tiny
+from tests.parts.classifiers import save_classifier
 
 ACTS = {f"intent_accuracy{act}" for act in ("", "_inform", "_question", "_directive", "_commissive")} | {
     "intent_macro_f1"
@@ -39,9 +39,7 @@ def prompts(data):
 
 def save_run(folder: Path, data: str, seed: int, **keys) -> Path:
     """A run folder as training leaves it: config.yaml beside agent/. Returns agent/."""
-    tiny.gpt2(seed=seed).save_pretrained(folder / "agent")
-    tiny.byte_tokenizer().save_pretrained(folder / "agent")
-    (folder / "agent" / "rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 9}', encoding="utf-8")
+    agents.save(folder / "agent", {"max_new_tokens": 9}, seed=seed)
     reward = {"id": "CompositeReward", "args": {"parts": [{"id": "Meteor", "args": {"meteor_wordnet": "off"}}, LENGTH]}}
     keys = {"model_path": "m", "env": {"args": {"data_path": data}}, "reward_class": reward, **keys}
     (folder / "config.yaml").write_text(dump_yaml(Config.model_validate(keys)), encoding="utf-8")
@@ -62,14 +60,9 @@ def agent(runs):
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory):
     """A random classifier of four acts."""
-    folder = tmp_path_factory.mktemp("classifier")
-    tokenizer = tiny.byte_tokenizer()
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(**sizes, intermediate_size=16, num_labels=4, pad_token_id=tokenizer.pad_token_id)
-    torch.manual_seed(0)
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    tokenizer, sizes = tiny.byte_tokenizer(), {"num_hidden_layers": 1, "max_position_embeddings": 512}
+    ids = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    return save_classifier(tmp_path_factory.mktemp("classifier"), tokenizer, **sizes, **ids)
 
 
 COUNTS = {"mean_length", "mean_words", "truncated", "copied", "copied_two", "distinct_1", "distinct_2"}
@@ -88,9 +81,7 @@ BASELINES = {
 
 def save_plain(folder: Path) -> str:
     """A model folder without settings."""
-    tiny.gpt2().save_pretrained(folder)
-    tiny.byte_tokenizer().save_pretrained(folder)
-    return str(folder)
+    return str(agents.save(folder))
 
 
 def evaluated(script, tmp_path, *argv):

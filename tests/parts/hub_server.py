@@ -4,14 +4,13 @@ import base64
 import hashlib
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import yaml
 from huggingface_hub import constants
 
 from rlhf_dialog.data import hub
+from tests.parts.servers import serving
 
 TOKEN = "hf_" + "a1B2" * 9
 USER = "ada"
@@ -38,7 +37,7 @@ class Repo:
 
 
 class FakeHub:
-    """Repositories in memory. `fails[kind]` is a status, `drop` or `hang`, for the next requests of that kind (see `KINDS`)."""
+    """Repositories in memory. `fails[kind]` is a status or `drop`, for the next requests of that kind (see `KINDS`)."""
 
     KINDS = (
         ("whoami", r"/api/whoami-v2"),
@@ -58,35 +57,16 @@ class FakeHub:
         self.repos: dict[str, Repo] = {}
         self.blobs: dict[str, bytes] = {}
         self.role, self.fails, self.requests = "write", {}, []
-        self.hanging, self.closing = threading.Event(), threading.Event()
-        fake = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self):
-                fake.answer(self)
-
-            do_GET = do_HEAD = do_POST = do_PUT = answer
-
-            def log_message(self, *_):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
 
     def kinds(self) -> list[str]:
         return [kind for kind, _ in self.requests]
 
-    def answer(self, handler) -> None:
+    def answer(self, handler, body: bytes) -> None:
         path = handler.path.split("?")[0]
         kind, match = next((kind, m) for kind, form in self.KINDS if (m := re.fullmatch(form, path)))
-        body = self._body(handler)
         self.requests.append((kind, handler.headers.get("authorization")))
         failure = self.fails.get(kind)
-        if failure == "hang":
-            self.hanging.set()
-            self.closing.wait()
-        if failure in ("drop", "hang"):
+        if failure == "drop":
             handler.connection.close()
             return
         if failure:
@@ -100,17 +80,6 @@ class FakeHub:
             self._send(handler, 404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
             return
         getattr(self, f"_{kind}")(handler, body, **match.groupdict())
-
-    @staticmethod
-    def _body(handler) -> bytes:
-        if handler.headers.get("Transfer-Encoding") != "chunked":
-            return handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
-        parts = []
-        while size := int(handler.rfile.readline(), 16):
-            parts.append(handler.rfile.read(size))
-            handler.rfile.readline()
-        handler.rfile.readline()
-        return b"".join(parts)
 
     @staticmethod
     def _send(handler, status: int, content, headers: dict[str, str] | None = None) -> None:
@@ -206,18 +175,17 @@ class FakeHub:
 def hub_server(monkeypatch, tmp_path):
     """A running FakeHub in the place of the Hub, with an own cache, and TOKEN in the environment."""
     fake = FakeHub()
-    thread = threading.Thread(target=fake.http.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    for name, value in {"ENDPOINT": fake.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}.items():
-        monkeypatch.setattr(constants, name, value)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub_cache"))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no_token"))
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", fake.url + "/{repo_id}/resolve/{revision}/{filename}")
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    hub.hub_reachable.cache_clear()
-    yield fake
-    fake.closing.set()
-    hub.hub_reachable.cache_clear()
-    fake.http.shutdown()
-    fake.http.server_close()
+    with serving(lambda _, body, handler: fake.answer(handler, body)) as server:
+        fake.url = f"http://127.0.0.1:{server.http.server_port}"
+        for name, value in {"ENDPOINT": fake.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub_cache"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no_token"))
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", fake.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        hub.hub_reachable.cache_clear()
+        yield fake
+        hub.hub_reachable.cache_clear()

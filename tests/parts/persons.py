@@ -1,6 +1,5 @@
 """People who type, for runs that learn from a person."""
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -45,8 +44,3 @@ def talked(folder: Path, lines: Iterable[str], **options: Any) -> list[str]:
     run, shown = person_run(folder, lines, **options)
     run.run()
     return shown
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    """The SHA-256 of each file in a folder."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}

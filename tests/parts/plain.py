@@ -45,9 +45,9 @@ class Case:
         return None if self.support is None else self.support[self.response_mask]
 
 
-def new_case(seed: int, vocabulary: int = 61, rows: int = 4, filtered: bool = False, holes: bool = True) -> Case:
+def new_case(seed: int, rows: int = 4, filtered: bool = False, holes: bool = True) -> Case:
     """Prompts of 1 to 7 tokens and responses of 1 to 6 among random padding, one row of each a single token long."""
-    g = torch.Generator().manual_seed(seed)
+    g, vocabulary = torch.Generator().manual_seed(seed), 61
 
     def between(low: int, high: int, *shape: int) -> Tensor:
         return torch.randint(low, high, shape, generator=g)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.parts import tiny
+from tests.parts import agents, tiny
 
 MARKER = "SECRETmarker0123456789abcdefghijklmnopqrs"  # 41 characters
 
@@ -30,9 +30,7 @@ def went_off(tmp_path):
 @pytest.fixture
 def folder(tmp_path):
     """A whole model with its tokenizer."""
-    tiny.gpt2().save_pretrained(tmp_path / "model")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+    return agents.save(tmp_path / "model")
 
 
 def edit(path: Path, **values) -> None:

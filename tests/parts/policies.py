@@ -17,7 +17,7 @@ from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.training.rollout import Clock
 from rlhf_dialog.training.trainer import PPOTrainer
-from tests.parts import plain
+from tests.parts import plain, trainers
 from tests.parts.plain import Case
 from tests.parts.tiny import byte_tokenizer
 from tests.parts.token_batches import respond_to
@@ -52,7 +52,6 @@ def with_opinion(module: Any) -> Any:
 
 
 def settings(**keys: Any) -> Config:
-    env = {"args": {"data_path": "unused"}}
     small = {
         "rollout_batch_size": 4,
         "num_mini_batch": 1,
@@ -60,7 +59,7 @@ def settings(**keys: Any) -> Config:
         "value_loss_coef": 0.7,
         "clip_param": 0.3,
     }
-    return Config(model_path="tiny", env=env, reward_class={"id": "Meteor"}, **{**small, **keys})
+    return trainers.settings(**{**small, **keys})
 
 
 def features_of(policy: Policy, case: Case) -> torch.Tensor:

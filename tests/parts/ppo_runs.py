@@ -10,7 +10,7 @@ import yaml
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import RewardFactory, main
-from tests.parts import tiny
+from tests.parts import agents, tiny
 from tests.parts.processes import load_file
 
 CLOCKS = ("time/", "FPS")
@@ -70,8 +70,7 @@ BROKEN_LINE = 1 + REWARDS.split('return mapping["politeness"]')[0].count("\n")
 def world(tmp_path_factory):
     """A folder with a model, its tokenizer and data; nothing in it changes."""
     root = tmp_path_factory.mktemp("world")
-    tiny.gpt2().save_pretrained(root / "model")
-    tiny.byte_tokenizer().save_pretrained(root / "model")
+    agents.save(root / "model")
     tiny.write_data(root / "data", 6)
     return root
 

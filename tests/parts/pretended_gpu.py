@@ -1,15 +1,8 @@
 """A pretended CUDA device for a torch without one: tensors compute on the CPU, say `cuda:0`, and are counted as CUDA would work.
 
->>> with pretended_gpu() as gpu:
-...     model.to("cuda")
-...     gpu.reset()
-...     step(model)
->>> gpu.num_waits, gpu.waits.most_common(3)
-
 An operation on tensors of both devices raises the error of CUDA. `waits` are the points at which the host stops until the device
-is done: reading a value, sizes that depend on values (`nonzero`, boolean indexing), `torch.cuda.synchronize`, and copies between
-the devices, except `non_blocking` ones from or to pinned memory. `casts` are the operations that only change a dtype. Both are
-counted by source line. All numbers are those of the CPU, bit for bit. Another thread can compute with the tensors, not make them.
+is done, by source line: reading a value, sizes that depend on values (`nonzero`, boolean indexing), `torch.cuda.synchronize`, and
+copies between the devices, except `non_blocking` ones from or to pinned memory. All numbers are those of the CPU, bit for bit.
 """
 
 import contextlib
@@ -18,9 +11,9 @@ import sysconfig
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -37,12 +30,9 @@ SIZES = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecuti
 INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"}
 
 
-@dataclass
 class Counts:
-    """What was counted, each by `file:line operation`."""
-
-    waits: Counter[str] = field(default_factory=Counter)
-    casts: Counter[str] = field(default_factory=Counter)
+    def __init__(self) -> None:
+        self.waits: Counter[str] = Counter()  # by `file:line operation`
 
     @property
     def num_waits(self) -> int:
@@ -50,7 +40,6 @@ class Counts:
 
     def reset(self) -> None:
         self.waits.clear()
-        self.casts.clear()
 
     def report(self) -> str:
         return "\n".join(f"{count:6d} {what}" for what, count in self.waits.most_common())
@@ -87,14 +76,8 @@ class GpuTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "GpuTensor":
-        made = torch.Tensor._make_wrapper_subclass(
-            cls,
-            inner.shape,
-            strides=inner.stride(),
-            storage_offset=inner.storage_offset(),
-            dtype=inner.dtype,
-            device=CPU,
-        )
+        place = {"strides": inner.stride(), "storage_offset": inner.storage_offset()}
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, **place, dtype=inner.dtype, device=CPU)
         made.inner = inner
         return made
 
@@ -130,12 +113,12 @@ class GpuTensor(torch.Tensor):
         device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **options)
         if device is not None and device.type == "cpu":
             if not non_blocking:  # torch takes pinned memory for a copy that it does not wait for
-                _count(_counts.waits, "copy to the host")
+                _count("copy to the host")
             return self.inner.detach().clone().to(dtype or self.dtype)
         return super().to(dtype=dtype or self.dtype, copy=copy)
 
     def tolist(self) -> Any:
-        _count(_counts.waits, "tolist")
+        _count("tolist")
         return self.inner.tolist()
 
     def numpy(self, **_: Any) -> Any:
@@ -167,21 +150,14 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         _count_operation(name, func._overloadname, args, kwargs)
     inner_args, inner_kwargs = tree_unflatten([x.inner if isinstance(x, GpuTensor) else x for x in flat], spec)
     inner_kwargs |= {"device": CPU} if made_here else {}
-    pinned = inner_kwargs.pop("pin_memory", None)
-    widens = name in ("mm", "addmm") and func._overloadname.startswith("dtype")
-    out = (_widened if widens else func)(*inner_args, **inner_kwargs)
-    if pinned:
-        _pinned[out.untyped_storage().data_ptr()] = out
+    if name in ("mm", "addmm") and func._overloadname.startswith("dtype"):  # the result's, which only CUDA has
+        *inner_args, dtype = inner_args
+        inner_args, func = [x.to(dtype) for x in inner_args], getattr(torch, name)
+    out = func(*inner_args, **inner_kwargs)
     if not made_here and not (ours and (name != "copy_" or isinstance(args[0], GpuTensor))):
         return out
     back = {id(x.inner): x for x in ours}  # an operation in place returns the tensor that it was given
     return tree_map(lambda x: back[id(x)] if id(x) in back else GpuTensor(x) if isinstance(x, Tensor) else x, out)
-
-
-def _widened(*args: Any, **kwargs: Any) -> Tensor:
-    """`mm` or `addmm` with a dtype of the result, which only CUDA has."""
-    *tensors, dtype = args
-    return {2: torch.mm, 3: torch.addmm}[len(tensors)](*(x.to(dtype) for x in tensors), **kwargs)
 
 
 def _check_devices(name: str, args: Any, tensors: list[Tensor]) -> None:
@@ -208,34 +184,27 @@ def _count_operation(name: str, overload: str, args: Any, kwargs: dict[str, Any]
         if host is not None:  # a copy between the devices
             asked = kwargs.get("non_blocking") or (name == "copy_" and args[2:3] == (True,))
             if not (asked and host.untyped_storage().data_ptr() in _pinned):
-                to_host = host is args[0] and name == "copy_"
-                _count(_counts.waits, "copy to the host" if to_host else "copy to the device")
-        elif name == "_to_copy" and kwargs.get("dtype") not in (None, args[0].dtype):
-            _count(_counts.casts, f"{args[0].dtype} to {kwargs['dtype']}")
+                _count("copy to the host" if host is args[0] and name == "copy_" else "copy to the device")
         return
     counts_itself = name == "repeat_interleave" and overload == "Tensor" and kwargs.get("output_size") is None
     if name in READS | SIZES or counts_itself:
-        _count(_counts.waits, name)
+        _count(name)
     if name in INDEXING:
         # an assignment of one number at one boolean mask is a `masked_fill`, which needs no size
         fills = len(args) > 2 and args[2].numel() == 1 and sum(index is not None for index in args[1]) == 1
-        for index in args[1]:
-            if isinstance(index, Tensor) and not isinstance(index, GpuTensor):
-                _count(_counts.waits, f"{name} at indices on the host")
-            elif isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) and not fills:
-                _count(_counts.waits, f"{name} at a boolean mask")
+        for index in (x for x in args[1] if isinstance(x, Tensor)):
+            if not isinstance(index, GpuTensor):
+                _count(f"{name} at indices on the host")
+            elif index.dtype in (torch.bool, torch.uint8) and not fills:
+                _count(f"{name} at a boolean mask")
 
 
-def _count(counter: Counter[str], what: str) -> None:
-    counter[f"{_site()} {what}"] += 1
-
-
-def _site() -> str:
-    """`folder/file.py:line` of the innermost source line that is neither a library's nor ours."""
-    frame = sys._getframe(2)
+def _count(what: str) -> None:
+    """Once more, at the innermost source line that is neither a library's nor ours, as `folder/file.py:line`."""
+    frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((__file__, "<", *LIBRARIES)):
         frame = frame.f_back
-    return f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{frame.f_lineno}"
+    _counts.waits[f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{frame.f_lineno} {what}"] += 1
 
 
 def _in_pinned_memory(x: Tensor, *_: Any) -> Tensor:
@@ -253,15 +222,6 @@ class _Event:
     def record(self, stream: Any = None) -> None:
         self.seconds = time.perf_counter()
 
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        _count(_counts.waits, "Event.synchronize")
-
-    def wait(self, stream: Any = None) -> None:
-        """The device waits, the host does not."""
-
     def elapsed_time(self, end: "_Event") -> float:
         return 1000 * (end.seconds - self.seconds)
 
@@ -273,49 +233,35 @@ class _Generator(torch.Generator):
         return super().__new__(cls)
 
 
-class _Stream:
-    """The only stream of the device."""
-
-    def synchronize(self) -> None:
-        _count(_counts.waits, "Stream.synchronize")
-
-
 def _patches() -> Iterator[tuple[Any, str, Any]]:
     """What torch has to say of the device: place, name, and what takes its place."""
+
+    def as_device(*args: Any) -> tuple[Any, ...]:
+        """The arguments of `Tensor.to`, with device and dtype in place of a tensor that says what it has."""
+        return (CUDA, args[0].dtype, *args[1:]) if args and isinstance(args[0], GpuTensor) else args
+
     yield torch.Tensor, "pin_memory", _in_pinned_memory
-    yield torch.Tensor, "is_pinned", lambda self, *_: self.untyped_storage().data_ptr() in _pinned
     to = _with_index(torch.Tensor.to)
-    yield torch.Tensor, "to", lambda self, *args, **kwargs: to(self, *_as_device(*args), **kwargs)
+    yield torch.Tensor, "to", lambda self, *args, **kwargs: to(self, *as_device(*args), **kwargs)
     yield torch.Tensor, "cuda", lambda self, *_: self.to(CUDA)
-    for name in ("tensor", "as_tensor"):
-        yield torch, name, _with_index(getattr(torch, name))
+    yield torch, "tensor", _with_index(torch.tensor)
     for name in ("is_autocast_enabled", "get_autocast_dtype"):
         yield torch, name, _for_cpu(getattr(torch, name))
     yield torch.autocast, "__init__", _for_cpu(torch.autocast.__init__, position=1)
     yield torch._C, "_group_tensors_by_device_and_dtype", _grouped(torch._C._group_tensors_by_device_and_dtype)
     for module in map(import_module, ("torch.optim.optimizer", "torch.utils._foreach_utils")):
         yield module, "_foreach_supported_types", [*module._foreach_supported_types, GpuTensor]
-    said = dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True)
-    said |= {"device_count": 1, "current_device": 0, "get_device_name": "pretended"}
+    said = {"is_available": True, "is_bf16_supported": True, "device_count": 1, "current_device": 0}
     said |= {"mem_get_info": (70 << 30, 80 << 30), "memory_allocated": 0, "max_memory_allocated": 0}
-    silent = (
-        "set_device",
-        "init",
-        "_lazy_init",
-        "empty_cache",
-        "reset_peak_memory_stats",
-        "set_rng_state",
-        "manual_seed_all",
-    )
+    silent = ("set_device", "_lazy_init", "empty_cache", "reset_peak_memory_stats", "manual_seed_all")
     for name, answer in (said | dict.fromkeys(silent)).items():
         yield torch.cuda, name, lambda *_, answer=answer, **__: answer
     yield torch.accelerator, "current_accelerator", lambda *_, **__: None  # a build for CUDA asks a driver
-    yield torch.cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8)
-    yield torch.cuda, "synchronize", lambda *_: _count(_counts.waits, "torch.cuda.synchronize")
+    yield torch.cuda, "synchronize", lambda *_: _count("torch.cuda.synchronize")
     yield torch.cuda, "Event", _Event
     yield torch, "Generator", _Generator
     yield torch, "inference_mode", torch.no_grad  # whose tensors cannot be wrapped
-    yield torch.cuda, "current_stream", lambda *_: _Stream()
+    yield torch.cuda, "current_stream", lambda *_: SimpleNamespace(synchronize=lambda: _count("Stream.synchronize"))
 
 
 def _with_index(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -325,11 +271,6 @@ def _with_index(function: Callable[..., Any]) -> Callable[..., Any]:
         return CUDA if isinstance(x, str | torch.device) and str(x) == "cuda" else x
 
     return lambda *args, **kwargs: function(*map(indexed, args), **{k: indexed(x) for k, x in kwargs.items()})
-
-
-def _as_device(*args: Any) -> tuple[Any, ...]:
-    """The arguments of `Tensor.to`, with device and dtype in place of a tensor that says what it has."""
-    return (CUDA, args[0].dtype, *args[1:]) if args and isinstance(args[0], GpuTensor) else args
 
 
 def _for_cpu(function: Callable[..., Any], position: int = 0) -> Callable[..., Any]:

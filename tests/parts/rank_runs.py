@@ -77,6 +77,10 @@ def ppo(world, tmp_path, monkeypatch):
     return run
 
 
+def codes(ended) -> list:
+    return [code for code, *_ in ended]
+
+
 def lines(folder: Path = RUN) -> list[dict]:
     return rows(folder)
 

@@ -1,22 +1,11 @@
 """Small relevance models on letters."""
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
-from rlhf_dialog.models.relevance import SPECIAL, RelevanceModel, RelevanceSizes, save_relevance
+from rlhf_dialog.models.relevance import RelevanceModel, RelevanceSizes, save_relevance
+from tests.parts.classifiers import LETTERS, word_tokenizer  # noqa: F401  LETTERS: of these models too
 
-LETTERS = "abcdefghijklmnopqrst"
 BANK = [["a b", "c d"], ["e f"], ["g", "h i", "j"], ["k l m"], ["a", "n o"], ["p q"], ["r s t", "b"]]
-
-
-def letter_tokenizer():
-    """One token a letter: a is 4, b is 5 .."""
-    vocab = {word: i for i, word in enumerate([*SPECIAL, *LETTERS])}
-    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
 def letter_model(architecture="bag", seed=0, bank=BANK, **sizes):
@@ -24,7 +13,7 @@ def letter_model(architecture="bag", seed=0, bank=BANK, **sizes):
     torch.manual_seed(seed)
     small = {"members": 2, "context_size": 3, "hidden_size": 8, "vocab_size": 24}
     sizes = RelevanceSizes(architecture=architecture, **{**small, **sizes})
-    model = RelevanceModel(sizes, letter_tokenizer(), bank)
+    model = RelevanceModel(sizes, word_tokenizer(), bank)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     return model.eval()

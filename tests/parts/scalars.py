@@ -4,22 +4,15 @@ import json
 import random
 
 import torch
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2ForSequenceClassification,
-    LlamaConfig,
-    LlamaForSequenceClassification,
-)
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from tests.parts.tiny import byte_tokenizer
 
 WIDE = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 KINDS = {
-    "gpt2": (GPT2ForSequenceClassification, GPT2Config, {"n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}),
-    "llama": (LlamaForSequenceClassification, LlamaConfig, WIDE | {"max_position_embeddings": 64}),
-    "bert": (BertForSequenceClassification, BertConfig, WIDE | {"max_position_embeddings": 64}),
+    "gpt2": {"n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2},
+    "llama": WIDE | {"max_position_embeddings": 64},
+    "bert": WIDE | {"max_position_embeddings": 64},
 }
 WORDS = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"]
 
@@ -27,11 +20,11 @@ WORDS = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"]
 def save_scalar(folder, kind="llama", seed=0, tokenizer=None, **config):
     """A folder with a random model of one label, sharp enough that every token shows in its output."""
     tokenizer = tokenizer or byte_tokenizer()
-    cls, config_cls, sizes = KINDS[kind]
     ids = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     rest = {"eos_token_id": tokenizer.eos_token_id, "num_labels": 1, "initializer_range": 0.5}
     torch.manual_seed(seed)
-    cls(config_cls(**{**sizes, **ids, **rest, **config})).save_pretrained(folder)
+    config = AutoConfig.for_model(kind, **{**KINDS[kind], **ids, **rest, **config})
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 

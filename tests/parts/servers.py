@@ -23,7 +23,7 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                body = body_of(self)
                 server.requests.append(body)
                 server.paths.append(self.path)
                 server.headers.append(dict(self.headers))
@@ -38,7 +38,7 @@ class Server:
                 except OSError:
                     pass
 
-            do_GET = do_POST
+            do_GET = do_HEAD = do_PUT = do_POST
 
             def log_message(self, *_):
                 pass
@@ -50,6 +50,17 @@ class Server:
     @property
     def sizes(self):
         return [len(json.loads(body)["dialogues"]) for body in self.requests]
+
+
+def body_of(handler) -> bytes:
+    if handler.headers.get("Transfer-Encoding") != "chunked":
+        return handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+    parts = []
+    while size := int(handler.rfile.readline(), 16):
+        parts.append(handler.rfile.read(size))
+        handler.rfile.readline()
+    handler.rfile.readline()
+    return b"".join(parts)
 
 
 @contextmanager

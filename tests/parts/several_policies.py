@@ -1,8 +1,5 @@
 """Dialogues about several made-up domains, and policies that go on after they were saved."""
 
-import hashlib
-from pathlib import Path
-
 import numpy as np
 
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec
@@ -12,6 +9,7 @@ from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions, MultiLayout
 from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
+from tests.parts.folders import contents
 from tests.parts.small_world import small_world
 
 THREE = small_world().only(["restaurant", "hotel", "attraction"])
@@ -66,13 +64,8 @@ def trained(policy, sampler, iterations, turns=16):
         policy.update()
 
 
-def hashes(folder):
-    files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
 def straight_and_resumed(folder, name, args):
-    """The hashes of what is saved after 8 iterations, and after 4, a new policy from the files, and 4 more."""
+    """What is saved after 8 iterations, and after 4, a new policy from the files, and 4 more."""
     found = []
     for stops in (False, True):
         setting, sampler = setting_of(THREE), Sampler(make(THREE), 3, 3)
@@ -87,5 +80,5 @@ def straight_and_resumed(folder, name, args):
                 sampler.load_state_dict(state)
                 policy = build_policy(name, args, setting)
                 policy.load(target)
-        found.append(hashes(target))
+        found.append(contents(target))
     return found

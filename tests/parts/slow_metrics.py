@@ -13,8 +13,8 @@ WORDS = [
 ]
 
 
-def text(rng: random.Random, longest: int = 9) -> str:
-    return " ".join(rng.choices(WORDS, k=rng.randint(1, longest)))
+def text(rng: random.Random) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randint(1, 9)))
 
 
 def corpus(seed: int, size: int = 40) -> tuple[list[str], list[list[str]]]:

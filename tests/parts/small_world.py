@@ -48,15 +48,11 @@ def tables() -> dict[str, Any]:
             (a, b, day, hour) for a, b in journeys for day in ("monday", "friday") for hour in (8, 13, 18)
         )
     ]
-    hospitals = [
-        {"department": name, "id": n, "phone": f"0888{n}"} for n, name in enumerate(("eyes", "bones", "bones"))
-    ]
+    departments = enumerate(("eyes", "bones", "bones"))
     return {
         **{"restaurant": restaurants, "hotel": hotels, "attraction": attractions, "train": trains},
-        **{
-            "hospital": hospitals,
-            "police": [{"name": "Old Guard House", "phone": "0999", "address": "1 Quay", "id": 0}],
-        },
+        "hospital": [{"department": name, "id": n, "phone": f"0888{n}"} for n, name in departments],
+        "police": [{"name": "Old Guard House", "phone": "0999", "address": "1 Quay", "id": 0}],
         "taxi": {"taxi_colors": ["teal", "grey"], "taxi_types": ["rover", "comet"], "taxi_phone": ["^[0-9]{10}$"]},
     }
 
@@ -67,34 +63,25 @@ def _even(*values: str) -> dict[str, float]:
 
 def goal_model() -> dict[str, Any]:
     """new_goal_model.json."""
-    areas, days, people = _even("north", "south"), _even("monday", "friday"), _even("1", "2", "5")
-    names = {d: _even(*(row["name"] for row in tables()[d])) for d in ("restaurant", "hotel", "attraction")}
+    rows = tables()
+
+    def of(domain: str, *slots: str) -> dict[str, Any]:
+        return {slot: _even(*dict.fromkeys(row[slot] for row in rows[domain])) for slot in slots}
+
+    days, people, towns = _even("monday", "friday"), _even("1", "2", "5"), _even(*TOWNS)
     times, places = _even("07:15", "9:00", "14:30"), _even("oak hall", "pine hall", "elm hall")
+    journey = {"destination": towns, "day": days, "departure": towns, "arriveBy": times, "leaveAt": times}
     values = {
         "restaurant": {
-            "info": {
-                **{"food": _even("thai", "greek", "nordic"), "area": areas, "pricerange": _even("cheap", "expensive")},
-                "name": names["restaurant"],
-            },
+            "info": of("restaurant", "food", "area", "pricerange", "name"),
             "book": {"time": _even("12:00", "19:30"), "day": days, "people": people},
         },
         "hotel": {
-            "info": {
-                **{"area": areas, "stars": _even("2", "3", "4"), "parking": _even("yes", "no"), "name": names["hotel"]}
-            },
+            "info": of("hotel", "area", "stars", "parking", "name"),
             "book": {"stay": _even("1", "3"), "day": days, "people": people},
         },
-        "attraction": {"info": {"area": areas, "type": _even("museum", "park"), "name": names["attraction"]}},
-        "train": {
-            "info": {
-                "destination": _even(*TOWNS),
-                "day": days,
-                "departure": _even(*TOWNS),
-                "arriveBy": times,
-                "leaveAt": times,
-            },
-            "book": {"people": people},
-        },
+        "attraction": {"info": of("attraction", "area", "type", "name")},
+        "train": {"info": journey, "book": {"people": people}},
         "taxi": {"info": {"leaveAt": times, "arriveBy": times, "departure": places, "destination": places}},
         "hospital": {"info": {"department": _even("eyes", "bones")}},
         "police": {},
@@ -104,15 +91,11 @@ def goal_model() -> dict[str, Any]:
         "hotel": {"phone": 0.4, "parking": 0.3, "stars": 0.3},
         "attraction": {"entrance fee": 0.6, "phone": 0.4},
         "train": {"trainID": 0.3, "price": 0.5, "duration": 0.3, "arriveBy": 0.2},
-        **{
-            "taxi": {"car type": 1.0, "phone": 1.0},
-            "hospital": {"phone": 0.7},
-            "police": {"phone": 0.6, "address": 0.5},
-        },
+        "taxi": {"car type": 1.0, "phone": 1.0},
+        "hospital": {"phone": 0.7},
+        "police": {"phone": 0.6, "address": 0.5},
     }
-    shares = {"name": 0.15, "arriveBy": 0.5, "leaveAt": 0.5} | {
-        slot: 1.0 for slot in ("departure", "destination", "day")
-    }
+    shares = {"name": 0.15, "arriveBy": 0.5, "leaveAt": 0.5, "departure": 1.0, "destination": 1.0, "day": 1.0}
     slots = {
         domain: {kind: {slot: shares.get(slot, 0.6) for slot in own} for kind, own in kinds.items()}
         | {"reqt": requests[domain]}

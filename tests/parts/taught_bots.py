@@ -9,7 +9,7 @@ import yaml
 
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Rating, is_heldout
-from tests.parts.tiny import byte_tokenizer, gpt2
+from tests.parts.agents import save
 
 SETTINGS: dict[str, Any] = {
     "learning_rate": 0.003,
@@ -30,13 +30,10 @@ SETTINGS: dict[str, Any] = {
 GOOD, BAD = ("Why ?", "Who ?", "How so ?"), ("No no no .", "I see the sea .", "It is so .")
 
 
-def new_bot(folder: Path, seed: int = 0, **settings: Any) -> Bot:
+def new_bot(folder: Path, **settings: Any) -> Bot:
     """A bot that begins with a tiny GPT-2, with SETTINGS and these."""
-    agent = folder / f"agent {seed}"
-    gpt2(seed, n_embd=16, n_layer=1, n_positions=128).save_pretrained(agent)
-    byte_tokenizer().save_pretrained(agent)
-    (agent / "rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 4}')
-    bot = Bot.create(folder / "bot", str(agent))
+    sizes = {"n_embd": 16, "n_layer": 1, "n_positions": 128}
+    bot = Bot.create(folder / "bot", str(save(folder / "agent", {"max_new_tokens": 4}, **sizes)))
     set_keys(bot, **settings)
     return bot
 
@@ -53,14 +50,14 @@ def dialogue_id(draw: random.Random, heldout: bool) -> str:
     return found
 
 
-def talk_to(bot: Bot, count: int, seed: int = 0, people: int = 4, wrong: float = 0.0) -> None:
+def talk_to(bot: Bot, count: int, seed: int = 0, wrong: float = 0.0) -> None:
     """`count` dialogues whose one answer somebody judges: questions are liked, and some of the others are edited into one.
 
     Exactly a fifth is held out, the same ones in every run.
     """
     draw, store = random.Random(seed), bot.store()
     for number in range(count):
-        person = f"person {draw.randrange(people)}"
+        person = f"person {draw.randrange(4)}"
         with patch("secrets.token_hex", lambda _, n=number: dialogue_id(draw, n % 5 == n // 5 % 5)):
             dialogue = store.begin(person, "terminal")
         store.add_turn(dialogue, 0, "user", f"Hello {seed} {number} .")

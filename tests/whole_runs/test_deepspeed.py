@@ -12,7 +12,7 @@ from rlhf_dialog import RewardFactory
 from rlhf_dialog.commands import export
 from tests.parts.judges import Judge
 from tests.parts.processes import ROOT, environment, run_command
-from tests.parts.rank_runs import RUN, lines, numbers, weights
+from tests.parts.rank_runs import RUN, codes, lines, numbers, weights
 from tests.parts.zero_files import ZERO3, write_json
 
 pytest.importorskip("deepspeed")
@@ -22,10 +22,6 @@ pytestmark = pytest.mark.multiprocess
 def deepspeed_keys(tmp_path: Path, stage: int, **blocks) -> list[str]:
     zero = ZERO3 if stage == 3 else {"stage": stage}
     return ["--use_deepspeed", "true", "--deepspeed_config", write_json(tmp_path, zero, **blocks)]
-
-
-def codes(ended) -> list:
-    return [code for code, *_ in ended]
 
 
 def test_bf16_resumes_and_one_process_without_deepspeed_exports_its_fp32_weights(ppo, tmp_path):

@@ -37,6 +37,13 @@ def replies(folder, prompts, temperature):
     return [agent.chat(prompt.prompt_turns[-1]) for prompt in prompts]
 
 
+def night(first, ratings, folder):
+    """A bot that has learned from the ratings."""
+    for name, *words in (["init", "--agent", first], ["import", ratings], ["learn"]):
+        assert feedback.main([name, "--run", str(folder), *map(str, words)]) == 0
+    return Bot(folder)
+
+
 @pytest.mark.parametrize(
     ("wish", "add"),
     [
@@ -63,12 +70,8 @@ def test_two_hundred_ratings_of_a_wish_reach_other_lines(first, wish, add, tmp_p
         rows.append({"prompt": prompt.prompt_turns[-1], "completion": completion, "label": is_liked})
     random.Random(1).shuffle(rows)
     (tmp_path / "ratings.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    run = ["--run", str(tmp_path / "bot")]
-    assert feedback.main(["init", *run, "--agent", str(first)]) == 0
-    assert feedback.main(["import", *run, str(tmp_path / "ratings.jsonl")]) == 0
-    assert feedback.main(["learn", *run]) == 0
+    bot = night(first, tmp_path / "ratings.jsonl", tmp_path / "bot")
     out = capsys.readouterr().out
-    bot = Bot(tmp_path / "bot")
     assert bot.champion() == "0002", out
     before, after = (replies(bot.agent_folder(name), others, 0) for name in ("0001", "0002"))
     had, has = ([bool(re.search(wish, reply)) for reply in answers] for answers in (before, after))
@@ -98,12 +101,8 @@ def test_the_night_of_the_readme_makes_no_reply_worse(first, tmp_path, capsys):
     ]
     prompts = {normal(one.prompt_turns[-1]): one for one in held_out}
     lines = [prompts[line] for line in random.Random(0).sample(sorted(prompts.keys() - known), NUM_HELDOUT)]
-    run = ["--run", str(tmp_path / "bot")]
-    assert feedback.main(["init", *run, "--agent", str(first)]) == 0
-    assert feedback.main(["import", *run, str(ratings)]) == 0
-    assert feedback.main(["learn", *run]) == 0
+    bot = night(first, ratings, tmp_path / "bot")
     out = capsys.readouterr().out
-    bot = Bot(tmp_path / "bot")
     before, after = (fits_and_sentences(bot.agent_folder(name), lines) for name in ("0001", bot.champion()))
     change = after[0] - before[0]
     assert change.mean() >= -2 * change.std(ddof=1) / NUM_HELDOUT**0.5, out

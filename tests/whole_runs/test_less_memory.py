@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tests.parts import tiny
+from tests.parts.agents import save
 from tests.parts.ppo_runs import rows, same, weights, without_clocks
 
 pytestmark = pytest.mark.slow
@@ -45,8 +45,7 @@ def test_a_run_and_its_resume_bit_for_bit(run, world, tmp_path, kind):
 
 def test_an_adapter_is_refused_on_another_model(run, tmp_path, capsys):
     assert run(*LORA) == 0
-    tiny.gpt2(5).save_pretrained(tmp_path / "other")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "other")
+    save(tmp_path / "other", seed=5)
     again = [*LORA, "--resume_weights_only", "run_results/ppo"]
     assert run(*again, "--experiment_name", "a", "--model_path", "./other") == 2
     assert "its adapter does not fit the model of this run:\n  model_path:" in capsys.readouterr().err

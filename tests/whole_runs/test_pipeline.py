@@ -15,16 +15,8 @@ pytestmark = pytest.mark.slow
 MODEL = ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "400", "--evals", "1"]
 CLASSIFIER = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300"]
 FEW = ["--max_steps", "12", "--batch_size", "8", "--device", "cpu", "--pytorch_threads", "1"]
-PPO = {
-    "total_time_steps": 1,
-    "max_iterations": 2,
-    "rollout_batch_size": 8,
-    "num_mini_batch": 2,
-    "max_new_tokens": 8,
-    "device": "cpu",
-    "save_interval": 1,
-    "sample_interval": 1,
-}
+PPO = ["--total_time_steps", "1", "--max_iterations", "2", "--rollout_batch_size", "8", "--num_mini_batch", "2"]
+PPO += ["--max_new_tokens", "8", "--device", "cpu", "--save_interval", "1", "--sample_interval", "1"]
 
 
 def config(name: str) -> list[str]:
@@ -44,16 +36,10 @@ def pipeline(tmp_path_factory):
     assert train_sft([*config("sft_quickstart.yaml"), *MODEL, *FEW]) == 0
     assert train_intent_classifier([*config("intent_quickstart.yaml"), *CLASSIFIER, *FEW]) == 0
     assert train_preference_model([*config("preference_quickstart.yaml"), *FEW, "--num_samples", "8"]) == 0
-    assert main([*config("quickstart.yaml"), *(f"--{key}={value}" for key, value in PPO.items())]) == 0
+    assert main([*config("quickstart.yaml"), *PPO]) == 0
     agents = ["--agent", "runs/quickstart/agent", "--baseline", "runs/quickstart_sft"]
-    output = [
-        "--output",
-        "runs/quickstart/evaluation.json",
-        "--max_prompts",
-        "10",
-        "--replies",
-        "runs/quickstart/replies.jsonl",
-    ]
+    output = ["--output", "runs/quickstart/evaluation.json", "--replies", "runs/quickstart/replies.jsonl"]
+    output += ["--max_prompts", "10"]
     assert load_script("scripts/evaluate.py").main([*agents, *config("quickstart_score.yaml"), *output]) == 0
     yield folder
     patch.undo()

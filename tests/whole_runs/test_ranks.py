@@ -15,7 +15,7 @@ from rlhf_dialog.distributed import rank_errors
 from rlhf_dialog.runs import agent
 from tests.parts import tiny
 from tests.parts.processes import ROOT, environment, run_command
-from tests.parts.rank_runs import RUN, lines, seen
+from tests.parts.rank_runs import RUN, codes, lines, seen, weights
 from tests.parts.ranks import free_port, runs_in_ranks
 
 pytestmark = pytest.mark.multiprocess
@@ -159,3 +159,16 @@ def test_what_accelerate_was_asked_for_is_honoured_or_refused_in_one_sentence(pp
         assert Path("run_results").exists() == (code == 0)
     assert ran.stderr.count("from accelerate's configuration: precision: bf16") == 1
     assert yaml.safe_load((RUN / "config.yaml").read_text())["precision"] == "bf16"
+
+
+def test_three_ranks_save_and_two_or_one_go_on_in_any_way(ppo):
+    assert codes(ppo(3, "--use_fsdp", "true", "--max_iterations", "2")) == [0, 0, 0]
+    saved = weights(RUN / "checkpoints/iter_000002")
+    assert {"policy_optimizer.safetensors.3.exp_avg", "critic_optimizer.safetensors.0.step"} <= set(saved)
+    assert codes(ppo(3, "--max_iterations", "2", "--experiment_name", "ddp")) == [0, 0, 0]
+    other = weights(Path("run_results/ddp/checkpoints/iter_000002"))
+    assert {name: x.shape for name, x in other.items()} == {name: x.shape for name, x in saved.items()}
+    for size, keys in ((2, ["--use_fsdp", "true"]), (1, [])):
+        ended = ppo(size, *keys, "--resume", "--max_iterations", "3", "--save_interval", "5")
+        assert codes(ended) == [0] * size, ended[0][2]
+        assert len(lines()) == 3

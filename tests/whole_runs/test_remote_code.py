@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_dialog import main
 from rlhf_dialog.commands import chat, evaluate
-from tests.parts import tiny
+from tests.parts import agents, tiny
 from tests.parts.poisoned import edit
 
 pytestmark = pytest.mark.slow
@@ -28,8 +28,7 @@ ANNOUNCED = "code from these sources may run with all your permissions: "
 def own(tmp_path, monkeypatch):
     """A run with a model of its own code; its folder `own` and its configuration."""
     monkeypatch.chdir(tmp_path)
-    tiny.gpt2().save_pretrained("own")
-    tiny.byte_tokenizer().save_pretrained("own")
+    agents.save(tmp_path / "own")
     auto = {"AutoConfig": "own_model.OwnConfig", "AutoModelForCausalLM": "own_model.OwnLM"}
     edit(tmp_path / "own" / "config.json", model_type="own_gpt2", auto_map=auto, architectures=["OwnLM"])
     (tmp_path / "own" / "own_model.py").write_text(CODE, encoding="utf-8")

@@ -147,14 +147,9 @@ def test_trl_trains_on_the_ids_that_our_fine_tuning_trains_on(served, tmp_path):
         for row in rows
     ]
     data = Dataset.from_list([{"messages": chat} for chat in chats])
-    options = {
-        "max_steps": 2,
-        "use_cpu": True,
-        "report_to": [],
-        "save_strategy": "no",
-        "per_device_train_batch_size": 3,
-    }
-    trainer = SFTTrainer(str(folder), SFTConfig(str(tmp_path / "trl"), bf16=False, **options), train_dataset=data)
+    few = {"max_steps": 2, "per_device_train_batch_size": 3, "report_to": [], "save_strategy": "no"}
+    config = SFTConfig(str(tmp_path / "trl"), bf16=False, use_cpu=True, **few)
+    trainer = SFTTrainer(str(folder), config, train_dataset=data)
     for row, ids in zip(rows, trainer.train_dataset["input_ids"], strict=True):
         expected = agent.encoder.encode_prompt(row[:-1]) + agent.encoder.encode_target(row[-1])
         assert list(ids[: len(expected)]) == expected

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, load_config
 from rlhf_dialog.training.update import PPOUpdate
 from tests.parts import tiny
+from tests.parts.agents import save
 from tests.parts.full_gpu import MESSAGE, fill_gpu
 from tests.parts.ppo_runs import BROKEN_LINE, planned, rows, same, settings, tree, weights, without_clocks
 
@@ -116,8 +117,7 @@ def test_arguments_of_train_replace_keys(world, tmp_path):
 
 @pytest.mark.slow
 def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
-    tiny.gpt2(seed=5).save_pretrained(tmp_path / "ref")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "ref")
+    save(tmp_path / "ref", seed=5)
     assert run("--ref_model", "./ref") == 0
     first = rows(tmp_path / "run_results" / "ppo")[0]
     assert first["objective/kl_initial"] == first["objective/kl"]
@@ -336,29 +336,23 @@ def test_validation_prompts_without_what_the_reward_needs(refused, run, tmp_path
 
 
 @pytest.mark.slow
-def test_a_reward_that_raises_names_its_line_and_leaves_the_traceback(run, tmp_path, rewards, capsys):
-    assert run("--reward_class", "{id: Broken, args: {at: 2}}") == 2
-    captured = capsys.readouterr()
-    assert "Traceback" not in captured.out + captured.err
-    assert captured.err.count("error: ") == 1
-    assert "reward 'broken' raised KeyError: 'politeness'" in captured.err
-    assert f"my_rewards.py:{BROKEN_LINE}" in captured.err
+def test_a_reward_that_raises_or_cannot_be_built_names_its_line_and_leaves_the_traceback(run, tmp_path, capsys):
     folder = tmp_path / "run_results" / "ppo"
-    log = (folder / "error.log").read_text(encoding="utf-8")
-    assert "Traceback" in log
+
+    def failed(reward):
+        assert run("--reward_class", reward) == 2
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.out + captured.err
+        assert captured.err.count("error: ") == 1
+        return captured.err, (folder / "error.log").read_text(encoding="utf-8")
+
+    message, log = failed("{id: Unbuildable}")
+    assert all(word in message for word in ("Unbuildable", "FileNotFoundError", "words.txt", "my_rewards.py:"))
+    assert [path.name for path in folder.iterdir()] == ["error.log"]
+    assert 'raise FileNotFoundError("words.txt")' in log
+    message, log = failed("{id: Broken, args: {at: 2}}")  # the folder was still free
+    assert "reward 'broken' raised KeyError: 'politeness'" in message
+    assert f"my_rewards.py:{BROKEN_LINE}" in message
     assert f'my_rewards.py", line {BROKEN_LINE}, in deeper' in log
-    assert "KeyError: 'politeness'" in log
     assert not (folder / "agent").exists()
     assert [row["iteration"] for row in rows(folder)] == [1]
-
-
-@pytest.mark.slow
-def test_a_reward_that_cannot_be_built_leaves_the_traceback_in_a_folder_that_is_still_free(run, tmp_path, capsys):
-    assert run("--reward_class", "{id: Unbuildable}") == 2
-    message = capsys.readouterr().err
-    assert "Traceback" not in message
-    assert all(word in message for word in ("Unbuildable", "FileNotFoundError", "words.txt", "my_rewards.py:"))
-    folder = tmp_path / "run_results" / "ppo"
-    assert [path.name for path in folder.iterdir()] == ["error.log"]
-    assert 'raise FileNotFoundError("words.txt")' in (folder / "error.log").read_text(encoding="utf-8")
-    assert run() == 0

@@ -17,7 +17,8 @@ from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 from rlhf_dialog.task_oriented.world.summary import Layout, action_names
-from tests.parts.several_policies import hashes, piece
+from tests.parts.folders import contents
+from tests.parts.several_policies import piece
 from tests.parts.small_domain import small_domain
 from tests.parts.small_world import small_world
 
@@ -166,7 +167,7 @@ def played(policy, sampler, times):
 def saved(policy, folder):
     folder.mkdir()
     policy.save(folder)
-    return hashes(folder)
+    return contents(folder)
 
 
 @pytest.mark.parametrize("has_prior", [False, True])

@@ -12,7 +12,7 @@ from rlhf_dialog.task_oriented.policies.episode_stack import EpisodeStack
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.replay import Replay
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
-from tests.parts.several_policies import hashes
+from tests.parts.folders import contents
 from tests.parts.toy_environments import Colours, Counted
 
 LEARNERS = ("dqn", "bbqn", "acer", "a2c", "tracer", "enac")
@@ -144,10 +144,10 @@ def test_a_number_that_is_not_finite_stops_the_run(name):
 
 
 def saved(policy, folder):
-    """The hashes of the files of a policy that is saved into a new folder."""
+    """The files of a policy that is saved into a new folder, by name."""
     folder.mkdir()
     policy.save(folder)
-    return hashes(folder)
+    return {str(path): data for path, data in contents(folder).items()}
 
 
 def go_on(policy, sampler, num_updates):
