@@ -122,7 +122,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="rlhf_dialog_benchmark_") as name:
         folder = Path(name)
         config = WORKLOADS[options.workload].run_config(options, folder)
-        process_group.set_threads(config)
+        if config.pytorch_threads:
+            torch.set_num_threads(config.pytorch_threads)
         before = machine.calibrate(device)
         trainer = TRAINERS[options.workload](options, config, folder)
         laps = train(trainer, Path(config.run_dir).expanduser() / str(config.experiment_name))

@@ -25,7 +25,6 @@ from benchmarks.trl import Laps, add_sizes, usual
 from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.distributed import process_group
 
 METHODS = ("grpo", "rloo")
 
@@ -69,7 +68,8 @@ def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="rlhf_dialog_trl_") as name:
         folder = Path(name)
         config = chat_workload.run_config(options, folder)
-        process_group.set_threads(config)
+        if config.pytorch_threads:
+            torch.set_num_threads(config.pytorch_threads)
         chat_workload.write_files(options, folder)
         trainer = build(options, config, folder, laps, reward)
         trainer.train()

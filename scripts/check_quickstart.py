@@ -18,7 +18,6 @@ from rlhf_dialog.config.loading import read_yaml
 from rlhf_dialog.data.synthetic.pairs import attends, derives
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Interval, difference, mean_statistic
-from rlhf_dialog.evaluation.run_page.verdict import kl_target
 from rlhf_dialog.runs.metrics_file import read_metrics
 from scripts import quickstart
 
@@ -42,7 +41,7 @@ def check_run(run: Path) -> list[Check]:
     """The targets of one quickstart. Raises UserError when the run is missing or not finished."""
     evaluation, metrics, replies = (run / name for name in ("evaluation.json", "metrics.jsonl", "replies.jsonl"))
     config = run / "config.yaml"
-    target = kl_target(read_yaml(config)) if config.is_file() else None
+    target = read_yaml(config).get("kl_target") if config.is_file() else None
     if target is None or not all(file.is_file() for file in (evaluation, metrics, replies)):
         raise UserError(f"{run}: contains no finished quickstart; run `make quickstart` first")
     rows = [json.loads(line) for line in replies.read_text(encoding="utf-8").splitlines()]

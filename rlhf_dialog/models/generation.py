@@ -30,6 +30,7 @@ from rlhf_dialog.models.pretrained import num_ids
 from rlhf_dialog.models.token_batch import TokenBatch, fetch, leaders, send
 
 LOOK_EVERY = 8  # tokens, on a GPU
+LOOP, ROUNDS = 8, 3  # tokens that come again, and how often: a reply that has gone into a loop
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,11 @@ class StopRule:
     If `separator` is `chat_template`, the template's end-of-turn token takes its place. A separator is known by its ids where
     these are certain (`closing_ids`), else by the text. The token ids `also` end a response too. Raises UserError for a separator
     that the tokenizer does not give back, and for an id of `also` that it does not have.
+
+    With `ends_loops`, a response also ends where it repeats 8 tokens three times: for chats, where nothing learns or measures.
     """
+
+    ends_loops = False
 
     def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, separator: str, also: Sequence[int] = ()):
         self.tokenizer, self.separator = tokenizer, separator_of(tokenizer, separator)
@@ -135,7 +140,7 @@ class StopRule:
         ends = torch.isin(ids[:, -1], torch.tensor(self.end_ids, dtype=ids.dtype))
         if self.is_text:
             ends |= torch.tensor(self._hold(ids[:, -self.tail :].tolist()))
-        return ends
+        return ends | repeats(ids) if self.ends_loops else ends
 
     def without_ends(self, logits: Tensor, ids: Tensor) -> Tensor:
         """`logits` (B, V), -inf for the tokens that would end responses which began with `ids` (B, t)."""
@@ -178,6 +183,12 @@ class StopRule:
                 f"turn_separator: {self.separator!r} is part of usual text, so a response would end at once; give "
                 "another text, such as <EOU>"
             )
+
+
+def repeats(ids: Tensor) -> Tensor:
+    """Whether the newest 24 tokens of each row of `ids` (B, t) are the same 8 tokens three times: bool (B,)."""
+    newest = ids[:, -LOOP * ROUNDS :]
+    return (newest[:, LOOP:] == newest[:, :-LOOP]).all(dim=1) & (ids.shape[1] >= LOOP * ROUNDS)
 
 
 class ResponseBuffer:

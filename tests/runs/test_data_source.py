@@ -133,7 +133,12 @@ def test_training_and_validation_have_other_dialogues():
 def test_validation_prompts_have_what_the_reward_needs(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"prompt": "Hi .", "reference": "Ho ."}\n')
     (tmp_path / "validation.jsonl").write_text('{"prompt": "Hi ."}\n')
-    keys = {"env": {"args": {"data_path": str(tmp_path)}}, "reward_class": {"id": "Meteor"}, "environment": None}
+    keys = {
+        "env": {"args": {"data_path": str(tmp_path)}},
+        "reward_class": {"id": "Meteor"},
+        "environment": None,
+        "turn_separator": "<EOU>",
+    }
     with pytest.raises(UserError, match=r"validation split \(eval_interval\)"):
         read_source(config(**keys), Meteor(meteor_wordnet="off"))
     training, validation = read_source(config(**keys, eval_interval=0), Meteor(meteor_wordnet="off"))

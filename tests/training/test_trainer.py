@@ -29,6 +29,7 @@ def test_responses_to_one_prompt_have_a_group_that_is_counted_over_all_ranks(mon
     assert all("group" not in prompt.meta for prompt in trainer.prompts)
 
 
+@pytest.mark.slow
 def test_learns_to_write_one_letter():
     """From one in 259 to six of ten within 20 iterations (measured with three seeds: 5 to 15)."""
     sizes = {"rollout_batch_size": 96, "per_device_microbatch_size": 96, "max_new_tokens": 6, "num_mini_batch": 4}

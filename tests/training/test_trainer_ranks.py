@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -171,7 +172,7 @@ def reward_raises(trainer):
         def __call__(self, dialogues):
             raise ZeroDivisionError("in the reward")
 
-    trainer.scorer.reward = Broken()
+    trainer.scorer = replace(trainer.scorer, reward=Broken())
 
 
 @pytest.mark.multiprocess

@@ -27,6 +27,7 @@ def load_agent(
     settings = AgentSettings(**plain) if plain else None
     agent = ChatAgent.load(folder, tokenizer, device, settings, trust_remote_code, trust_config)
     agent.sampling = chat_sampling(agent.settings)
+    agent.stop.ends_loops = True
     if adjust:
         adjust(agent)
     return agent

@@ -110,6 +110,7 @@ def test_sentences_written_by_hand(prompt, reply, is_sentence, does_attend):
     assert (derives(reply), attends(prompt, reply)) == (is_sentence, does_attend)
 
 
+@pytest.mark.slow
 def test_pairs_prefer_what_was_said_to_every_kind_of_fault(exchanges):
     """Half are careless, a quarter are replies to others, and most of the last quarter are no sentences."""
     pairs = [*pairs_of(exchanges, 400, random.Random(1))]

@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_two_days_are_one_longer_day(tmp_path, policy, args, lines):
     talked(tmp_path / "day", lines[0] + lines[1], **settings)
     names = {"gp_sarsa": "policy.safetensors", "dqn": "replay.safetensors"}
     assert (tmp_path / "day" / "run" / "agent" / names[policy]).is_file()
-    own = ("policy_agent.json",)  # names the file of the domain
+    own = (Path("policy_agent.json"),)  # names the file of the domain
     one, other = (contents(tmp_path / name / "run" / "agent") for name in ("days", "day"))
     assert {k: v for k, v in one.items() if k not in own} == {k: v for k, v in other.items() if k not in own}
     assert [row["reward"] for row in rows(tmp_path / "days")] == [row["reward"] for row in rows(tmp_path / "day")]
