@@ -25,11 +25,12 @@ from rlhf_dialog.models.chat_agent import settle_separator
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.saved_agent import save_agent
+from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint, keep_beginning
-from rlhf_dialog.runs.data_source import prompts_of, read_source, report_size
+from rlhf_dialog.runs.data_source import Source, prompts_of, read_source, report_size
 from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.publish import check_push, push_agent
@@ -162,7 +163,7 @@ class PPOAgent:
         with world.fail_together():
             reward = self.reward or build_reward(config.reward_class.id, config.reward_class.args)
             vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
-            source, validation = read_source(config, reward)
+            source, validation = self.read_source(reward)
         if validation:
             world.on_main(validation.check)
         if locks:
@@ -186,6 +187,10 @@ class PPOAgent:
         settle_sizes(self.trainer)
         report_size(self.trainer, source, validation, memory)
         return self.trainer
+
+    def read_source(self, reward: BaseReward) -> Source:
+        """What the run is trained on, and its validation; a run of your own may read something else."""
+        return read_source(self.config, reward)
 
     def build_services(self, validation: Validation | None) -> tuple[Service, ...]:
         """What accompanies the run, in the order in which an iteration calls it. All ranks call it, under the lock."""
