@@ -23,8 +23,8 @@ def save_scalar(folder, kind="llama", seed=0, tokenizer=None, **config):
     ids = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     rest = {"eos_token_id": tokenizer.eos_token_id, "num_labels": 1, "initializer_range": 0.5}
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(kind, **{**KINDS[kind], **ids, **rest, **config})
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    shape = AutoConfig.for_model(kind, **{**KINDS[kind], **ids, **rest, **config})
+    AutoModelForSequenceClassification.from_config(shape).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 
