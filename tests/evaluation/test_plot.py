@@ -82,6 +82,7 @@ def test_success_is_drawn_against_dialogues_with_the_handcrafted_line(tmp_path, 
     assert lines == [0.9, 11.0]
 
 
+@pytest.mark.slow
 def test_a_matplotlibrc_of_the_working_directory_changes_no_picture(monkeypatch, tmp_path):
     """It has been read when matplotlib was imported; with `text.usetex` latex would be started."""
     plot(ROWS, 0.05, "a run", tmp_path / "before.png")

@@ -34,6 +34,7 @@ def test_files_are_read_as_prompts_with_reference_and_act(tmp_path):
         assert len(found) == counts[name]
 
 
+@pytest.mark.slow
 def test_the_data_of_the_quickstart_do_not_change(tmp_path):
     write_exchanges(tmp_path / "a", 300, 0, CARELESS)
     write_pairs(tmp_path / "b", 40, 300, 0)

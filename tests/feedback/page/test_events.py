@@ -67,6 +67,7 @@ def test_the_stream_of_a_page_is_its_person_s(page, port):
     assert b"process_completed" in ask(port, stream, Cookie=cookie)[2]
 
 
+@pytest.mark.slow
 def test_what_a_stranger_sends_is_in_no_line_of_the_terminal(page, port, capfd, caplog):
     forged = "\x1b[31m\nwarning: forged"
     for number, function in page.demo.fns.items():
