@@ -12,6 +12,7 @@ from rlhf_dialog.data.synthetic.exchanges import normal
 from rlhf_dialog.data.synthetic.pairs import attends, derives
 from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.feedback.commands import feedback
+from rlhf_dialog.feedback.learning.guards import is_unfinished
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import ChatAgent, chat_sampling
 from tests.parts.processes import ROOT
@@ -52,9 +53,10 @@ def night(first, ratings, folder):
     ],
 )
 def test_two_hundred_ratings_of_a_wish_reach_other_lines(first, wish, add, tmp_path, capsys):
-    """Liked: replies with it; disliked: replies without. At temperature 0, five more of fifty other answers have it.
+    """Liked: replies with it; disliked: replies without. At temperature 0, at least five more of fifty other answers have it.
 
-    The quickstart's agent differs between processors: 8 to 44 of the answers had the wish.
+    And they are whole sentences: a night that is cut off in the middle of such a change says "madam, sir, madam". The quickstart's
+    agent differs between processors; here 49 and 36 of the answers had the wish.
     """
     prompts = load_prompts(str(RUNS / "quickstart_data"), "validation", 1)
     different = {prompt.prompt_turns[-1]: prompt for prompt in prompts}
@@ -76,6 +78,7 @@ def test_two_hundred_ratings_of_a_wish_reach_other_lines(first, wish, add, tmp_p
     before, after = (replies(bot.agent_folder(name), others, 0) for name in ("0001", "0002"))
     had, has = ([bool(re.search(wish, reply)) for reply in answers] for answers in (before, after))
     assert sum(has) - sum(had) >= 5, list(zip(before, after, strict=True))
+    assert sum(map(is_unfinished, after)) <= 5, after
 
 
 NUM_HELDOUT, DRAWS = 800, 3

@@ -1,20 +1,19 @@
 """What a candidate must not have lost, beside what people like: the guards of the gate, each against the fixed first version.
 
 No guard needs data: they read the candidate's replies to held-out lines beside the first version's, drawn with the same random
-numbers. What people like may cost likelihood or change the length; so much as the liked replies themselves are off is
-allowed. N lines.
+numbers, as in a chat but for the KL divergence. What people like may cost likelihood or change the length; so much as the liked
+replies themselves are off is allowed. N lines.
 """
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rlhf_dialog.data.chat_template import keep_with_room
 from rlhf_dialog.data.dialogue import Dialogue
@@ -24,14 +23,13 @@ from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, sft_prompts
 from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer
 from rlhf_dialog.metrics.text import distinct_n
-from rlhf_dialog.models.generation import GenerationLimits, Reply, Responder, random_numbers
-from rlhf_dialog.models.lora import trainable_parameters
+from rlhf_dialog.models.chat_agent import chat_sampling
+from rlhf_dialog.models.generation import GenerationLimits, Reply, Responder, Sampling, random_numbers
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import without_tf32
 
 BATCH_SIZE = 64
 ROOM = 0.05  # below a limit, or above it: tomorrow's held-out prompts are others
-ROUNDS = 5  # of bisection: the share is a multiple of 1/32
 LEAST_ENTROPY = 0.05  # nats per token: a first version that is surer counts as if it had this much
 _SENTENCE_END = re.compile(r"[.!?…。！？؟।][\"'”’»)\]*]*$")
 
@@ -61,15 +59,20 @@ class GuardLimit:
 
 @dataclass(frozen=True)
 class ReplyMeasures:
-    """Of each reply (N,): log-likelihood per token under the first version, whether unfinished, number of tokens."""
+    """Of each reply, each (N,)."""
 
-    likelihood: Array
+    likelihood: Array  # under the first version, in nats per token
     is_unfinished: Array
-    length: Array
+    length: Array  # in tokens
+    repetition: Array  # the share of its tokens that it has said before
+
+    def surprise(self) -> float:
+        """Of the first version at these replies, in nats per token; 0 without a token."""
+        return float(-(self.likelihood * self.length).sum() / max(self.length.sum(), 1))
 
 
 class GuardMeasurement:
-    """KL per token, distinct-2, likelihood under the first version, unfinished sentences and length of replies.
+    """KL per token, distinct-2, likelihood under the first version, unfinished sentences, length and repetition of replies.
 
     The lines are `guard_prompts` of the held-out feedback, the newest, and as many of the validation split of the SFT data, where
     there is one. Fewer held-out lines are answered several times. What the first version says is computed once.
@@ -89,33 +92,35 @@ class GuardMeasurement:
     def measure(self) -> list[GuardLimit]:
         """The guards of the learner's policy as it is now."""
         learner, settings = self.learner, self.settings
-        replies = sample_replies(make_responder(learner, learner.policy), self.prompts, settings.seed)
-        divergence = self._kl(replies) / max(self._entropy, LEAST_ENTROPY)
+        replies = self._replies(learner.policy, chat_sampling(learner.agent.settings))
         own, first = (distinct_n([reply.text for reply in some], 2) for some in (replies, self._first_replies))
         distinct = own / first if first else 1.0
-        ours, theirs, liked = self._measures(replies), self._first_measures, self._liked_measures
+        ours, theirs, liked = self._measures(replies), self._measures_of_first, self._measures_of_liked
         limit = settings.max_worsening
         return [
-            GuardLimit("KL, of the first version's entropy", divergence, settings.max_relative_kl, True),
+            GuardLimit("relative KL", self._relative_kl(), settings.max_relative_kl, True),
             GuardLimit("distinct-2, of the first version's", distinct, settings.min_distinct_2, False),
             worsening("loss of likelihood", limit, -ours.likelihood, -theirs.likelihood, -liked.likelihood),
             worsening(
                 "rise of unfinished sentences", limit, ours.is_unfinished, theirs.is_unfinished, liked.is_unfinished
             ),
             worsening("change of the length", limit, ours.length, theirs.length, liked.length, both_ways=True),
+            worsening("rise of repetition", limit, ours.repetition, theirs.repetition, liked.repetition),
         ]
+
+    def _replies(self, policy: Policy, sampling: Sampling) -> list[Reply]:
+        return sample_replies(make_responder(self.learner, policy, sampling), self.prompts, self.settings.seed)
 
     @cached_property
     def _first_replies(self) -> list[Reply]:
-        learner = self.learner
-        return sample_replies(make_responder(learner, learner.reference_policy), self.prompts, self.settings.seed)
+        return self._replies(self.learner.reference_policy, chat_sampling(self.learner.agent.settings))
 
     @cached_property
-    def _first_measures(self) -> ReplyMeasures:
+    def _measures_of_first(self) -> ReplyMeasures:
         return self._measures(self._first_replies)
 
     @cached_property
-    def _liked_measures(self) -> ReplyMeasures:
+    def _measures_of_liked(self) -> ReplyMeasures:
         """Of the replies that people liked, wrote or chose of the held-out feedback."""
         encoder = self.learner.encoder
         liked = [one for one in self.heldout.all if not isinstance(one, RatedAnswer) or one.liked]
@@ -123,10 +128,14 @@ class GuardMeasurement:
         return self._measures_of([encoder.encode_example(one)[0] for one in liked], list(map(is_unfinished, texts)))
 
     @cached_property
-    def _entropy(self) -> float:
-        """Of the first version, in nats per token: an estimate from its own replies."""
-        measures = self._first_measures
-        return float(-(measures.likelihood * measures.length).sum() / max(measures.length.sum(), 1))
+    def _unit_of_kl(self) -> float:
+        """The entropy of the first version, in nats per token: an estimate from its own replies.
+
+        A candidate that says what people like has a KL of no more than the first version's surprise at it. Where that is above
+        the limit, it takes the limit's place.
+        """
+        drawn = self._measures(self._replies(self.learner.reference_policy, self.learner.agent.sampling))
+        return max(drawn.surprise(), LEAST_ENTROPY, self._measures_of_liked.surprise() / self.settings.max_relative_kl)
 
     def _rows(self, replies: Sequence[Reply]) -> list[TokenizedExample]:
         rows = []
@@ -142,14 +151,15 @@ class GuardMeasurement:
     def _measures_of(self, rows: Sequence[TokenizedExample], unfinished: Sequence[bool]) -> ReplyMeasures:
         lengths = np.asarray([len(row.response) for row in rows], dtype=float)
         likelihood = self._logprobs(self.learner.reference_policy, rows) / np.maximum(lengths, 1)
-        return ReplyMeasures(likelihood, np.asarray(unfinished, float), lengths)
+        repetition = (lengths - [len(set(row.response)) for row in rows]) / np.maximum(lengths, 1)
+        return ReplyMeasures(likelihood, np.asarray(unfinished, float), lengths, repetition)
 
-    def _kl(self, replies: Sequence[Reply]) -> float:
-        """The mean log-ratio per token of the candidate's own replies, an estimate of the KL divergence."""
-        rows = self._rows(replies)
+    def _relative_kl(self) -> float:
+        """The mean log-ratio per token of the candidate's own replies, an estimate of the KL divergence, in its unit."""
+        rows = self._rows(self._replies(self.learner.policy, self.learner.agent.sampling))
         own, first = (self._logprobs(one, rows) for one in (self.learner.policy, self.learner.reference_policy))
         count = sum(len(row.response) for row in rows)
-        return float((own - first).sum()) / count if count else math.nan
+        return float((own - first).sum()) / count / self._unit_of_kl if count else math.nan
 
     @without_tf32()
     def _logprobs(self, policy: Policy, rows: Sequence[TokenizedExample]) -> Array:
@@ -183,11 +193,10 @@ def is_unfinished(text: str) -> bool:
     return not _SENTENCE_END.search(text.rstrip())
 
 
-def make_responder(learner: Learner, policy: Policy) -> Responder:
-    """Lets this policy reply as the learner's agent does."""
-    agent = learner.agent
+def make_responder(learner: Learner, policy: Policy, sampling: Sampling) -> Responder:
+    """Lets this policy reply as the learner's agent does, with this sampling."""
     limits = GenerationLimits(prompts_at_once=learner.settings.per_device_microbatch_size)
-    return Responder(policy, agent.encoder, agent.sampling, agent.stop, limits)
+    return Responder(policy, learner.agent.encoder, sampling, learner.agent.stop, limits)
 
 
 def sample_replies(responder: Responder, prompts: Sequence[Dialogue], seed: int) -> list[Reply]:
@@ -199,26 +208,6 @@ def sample_replies(responder: Responder, prompts: Sequence[Dialogue], seed: int)
     return [reply for part, uniform in zip(parts, drawn, strict=True) for reply in responder.reply(part, uniform)]
 
 
-# --- a night that moves too far goes back to where the guards pass, so that not all of it is refused ---
-
-
-def step_back(learner: Learner, load_checkpoint: Callable[[], Learner], guards: GuardMeasurement) -> float:
-    """Interpolate the weights between those of a checkpoint and the learner's until all guards have room.
-
-    Where the checkpoint itself has none, the weights go on towards those of the first version. Returns the share of the change
-    since the checkpoint that is kept: the largest of those that were tried, 1 where nothing had to go.
-    """
-    if not without_room(guards.measure()):
-        return 1.0
-    share = _bisect(learner, load_checkpoint().parameters, guards)
-    if share == 0 and without_room(guards.measure()):
-        first = dict(learner.reference_policy.named_parameters())
-        names = trainable_parameters(learner.policy)  # adapters that change nothing are zero
-        zeros = [torch.zeros_like(parameter) for parameter in learner.parameters]
-        _bisect(learner, zeros if learner.settings.use_lora else [first[name] for name in names], guards)
-    return share
-
-
 def without_room(guards: Sequence[GuardLimit]) -> list[GuardLimit]:
     """Those that are not well within their limits; what is not a number is left to the gate."""
     signs = [1 if guard.at_most else -1 for guard in guards]
@@ -227,21 +216,3 @@ def without_room(guards: Sequence[GuardLimit]) -> list[GuardLimit]:
         for sign, guard in zip(signs, guards, strict=True)
         if math.isfinite(guard.value) and sign * guard.value > sign * guard.limit * (1 - sign * ROOM)
     ]
-
-
-def _bisect(learner: Learner, before: Sequence[Tensor], guards: GuardMeasurement) -> float:
-    """Give the learner the weights between `before` and its own that are farthest from `before`; returns their share."""
-    after = [parameter.detach().clone() for parameter in learner.parameters]
-    kept, lost = 0.0, 1.0
-    for _ in range(ROUNDS):
-        share = (kept + lost) / 2
-        _interpolate(learner, before, after, share)
-        kept, lost = (kept, share) if without_room(guards.measure()) else (share, lost)
-    _interpolate(learner, before, after, kept)
-    return kept
-
-
-@torch.no_grad()
-def _interpolate(learner: Learner, before: Sequence[Tensor], after: Sequence[Tensor], share: float) -> None:
-    for parameter, old, new in zip(learner.parameters, before, after, strict=True):
-        parameter.copy_(torch.lerp(old, new, share))

@@ -41,7 +41,7 @@ METHOD = "kto_dpo"  # of a night, in the lineage
 RATE_OF_A_MILLION, LORA_FACTOR = 2e-4, 10  # searched for: experiments/LOG.md, 2026-11-27
 Step = dict[str, list[int]]  # the numbers of the answers, pairs and SFT rows of one optimizer step
 Watch = Callable[[int, int], None]  # called with the steps done and all steps
-Save = Callable[[], bool | None]  # True ends the night here
+Save = Callable[[], None]
 
 
 def load_version(bot: Bot, version: str, settings: BotSettings) -> ChatAgent:
@@ -180,7 +180,7 @@ class Learner:
     ) -> dict[str, float]:
         """Make the steps of the plan that are not done, and count them in `night`.
 
-        `save` is called every `checkpoint_steps`, and may end the night. Returns the number of steps, and the means over them.
+        `save` is called every `checkpoint_steps`. Returns the number of steps, and the means over them.
         Raises RunStopped when a loss is not finite.
         """
         batches = Batches(self, training, sft)
@@ -189,9 +189,8 @@ class Learner:
                 night.sums[name] = night.sums.get(name, 0.0) + value
             night.done += 1
             watch(night.done, len(night.plan))
-            is_checkpoint = night.done % self.settings.checkpoint_steps == 0 and night.done < len(night.plan)
-            if is_checkpoint and save():
-                break
+            if night.done % self.settings.checkpoint_steps == 0 and night.done < len(night.plan):
+                save()
         return {"steps": night.done, **{name: value / night.done for name, value in night.sums.items()}}
 
     def _step(self, batches: "Batches", step: Step) -> dict[str, float]:

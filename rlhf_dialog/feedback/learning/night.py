@@ -21,7 +21,7 @@ from rlhf_dialog.evaluation.untrusted import check_data
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
 from rlhf_dialog.feedback.learning.gate import GateComparison
-from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement, step_back, without_room
+from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement, without_room
 from rlhf_dialog.feedback.learning.learner import (
     METHOD,
     Learner,
@@ -92,7 +92,7 @@ def learn(
         learner.reference.add(_rows(learner.encoder, snapshot.training) | _rows(learner.encoder, snapshot.heldout))
         learner.reference.save({name for one in snapshot.examples.all for name in tokenized.row_names(one)})
         try:
-            report.metrics, report.ended_by = _train_within_guards(bot, learner, snapshot, sft, state, watch)
+            report.metrics, report.went_back = _train_within_guards(bot, learner, snapshot, sft, state, watch)
         except RunStopped:
             bot.drop_night()
             raise
@@ -246,29 +246,24 @@ def _rows(encoder: ExampleEncoder, examples: stored.Examples) -> dict[str, Any]:
 def _train_within_guards(
     bot: Bot, learner: Learner, snapshot: Snapshot, sft: list[Dialogue], state: NightState, watch: Watch
 ) -> tuple[dict[str, float], str]:
-    """The steps of the plan, until a checkpoint at which the gate's guards have no room left; then back to where they have.
+    """The steps of the plan; where a guard has no room at the end, back to the newest checkpoint at which all had.
 
-    Returns the metrics, and which guard has ended it before its last step; leaves the trained policy in the learner.
+    A change may lead through replies that no guard would pass, so a checkpoint without room does not end the night. Returns the
+    metrics, and why the night went back, or ""; leaves the trained policy in the learner.
     """
-    guards, folder, ended_by = GuardMeasurement(learner, snapshot.heldout), bot.folder / NIGHT, ""
+    guards, folder = GuardMeasurement(learner, snapshot.heldout), bot.folder / NIGHT
 
-    def save() -> bool:
-        nonlocal ended_by
-        if fallen := without_room(guards.measure()):
-            ended_by = f"ended after step {state.done}, where a guard had no room left: {'; '.join(map(str, fallen))}"
-            return True
-        with atomic_folder(folder) as target:
-            learner.save(target, {"night": asdict(state)})
-        return False
-
-    def load_checkpoint() -> Learner:
-        before = Learner(bot, snapshot.settings)
-        if folder.is_dir():
-            before.load(folder)
-        return before
+    def save() -> None:
+        if not without_room(guards.measure()):
+            with atomic_folder(folder) as target:
+                learner.save(target, {"night": asdict(state)})
 
     metrics = learner.train(snapshot.training, sft, state, watch, save)
-    return metrics | {"change_kept": step_back(learner, load_checkpoint, guards)}, ended_by
+    fallen = without_room(guards.measure())
+    if not (fallen and folder.is_dir()):
+        return metrics, ""
+    steps = learner.load(folder)["night"]["done"]
+    return metrics, f"went back to step {steps}, as a guard had no room at the end: {'; '.join(map(str, fallen))}"
 
 
 def _judge(bot: Bot, learner: Learner, snapshot: Snapshot, state: NightState, report: NightReport) -> NightReport:

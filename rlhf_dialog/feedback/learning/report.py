@@ -59,8 +59,7 @@ def compare_answers(learner: Learner, champion: Policy, prompts: Sequence[Prompt
     dialogues = [Dialogue(list(turns)) for turns in prompts]
     texts = []
     for policy in (champion, learner.policy):
-        responder = make_responder(learner, policy)
-        responder.sampling = chat_sampling(learner.agent.settings)
+        responder = make_responder(learner, policy, chat_sampling(learner.agent.settings))
         texts.append([reply.text for reply in sample_replies(responder, dialogues, learner.settings.seed)])
     both = [AnswerChange(turns[-1], before, after) for turns, before, after in zip(prompts, *texts, strict=True)]
     return ChangedAnswers(len(prompts), [one for one in both if one.before != one.after])
@@ -88,7 +87,7 @@ class NightReport:
     guards: list[GuardLimit] = field(default_factory=list)
     changed: ChangedAnswers | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    ended_by: str = ""
+    went_back: str = ""
     removed: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -107,8 +106,8 @@ class NightReport:
         if self.metrics:
             losses = ", ".join(f"{name} {x:.{0 if isinstance(x, int) else 3}f}" for name, x in self.metrics.items())
             texts.append(f"trained in {self.seconds:.0f} s: {losses}")
-        if self.ended_by:
-            texts.append(self.ended_by)
+        if self.went_back:
+            texts.append(self.went_back)
         if self.guards:
             texts.append(f"guards: {'; '.join(map(str, self.guards))}")
         if self.comparison:

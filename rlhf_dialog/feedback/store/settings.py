@@ -62,7 +62,10 @@ class OptimizerKeys(ComputeKeys):
         16, ge=1, le=10**5, description="answers in a forward pass; changes memory and speed, not what is learned"
     )
     checkpoint_steps: int = Field(
-        10, ge=1, le=10**6, description="steps between a night's checkpoints, where it ends if a guard has no room left"
+        10,
+        ge=1,
+        le=10**6,
+        description="steps between a night's checkpoints, to which it goes back if a guard has no room at its end",
     )
     use_lora: bool = Field(False, description="train small adapters on the frozen first version")
     lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
@@ -91,7 +94,11 @@ class GateKeys(Settings):
 
     min_heldout: int = Field(30, ge=1, le=10**6, description="held-out feedback events without which nothing changes")
     max_relative_kl: float = Field(
-        2.0, gt=0, le=10**4, description="guard: largest KL per token from the first version, in units of its entropy"
+        2.0,
+        gt=0,
+        le=10**4,
+        description="guard: largest KL per token from the first version, in units of its entropy; as much as the liked replies are "
+        "off is allowed",
     )
     min_distinct_2: float = Field(
         0.7, ge=0, le=10, description="guard: smallest distinct-2 of the replies, as a multiple of the first version's"
@@ -100,8 +107,8 @@ class GateKeys(Settings):
         2.0,
         gt=0,
         le=10**9,
-        description="guard: standard errors by which likelihood under the first version, unfinished sentences and length of the "
-        "replies may worsen",
+        description="guard: standard errors by which likelihood under the first version, unfinished sentences, length and "
+        "repetition of the replies may worsen",
     )
     guard_prompts: int = Field(
         50, ge=1, le=10**5, description="lines for the guards, from held-out dialogues and from sft_data_path each"

@@ -1,8 +1,7 @@
-"""The guards of a night, the step back within their limits, the answers that have changed, and the report."""
+"""The guards of a night, the answers that have changed, and the report."""
 
 import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from rlhf_dialog.feedback.learning.guards import (
     GuardLimit,
     GuardMeasurement,
     is_unfinished,
-    step_back,
     without_room,
     worsening,
 )
@@ -66,23 +64,26 @@ def test_the_first_version_has_lost_nothing(bot, tmp_path):
     assert len(more.prompts) > 10  # with lines of the validation split
 
 
+def logprob(policy, learner, turns, response):
+    """Of the response after these turns, with a plain loop."""
+    ids = learner.encoder.encoder.encode_prompt(turns)
+    with torch.no_grad():
+        logprobs = policy.lm(torch.tensor([ids + response])).logits[0].log_softmax(-1)
+    return sum(logprobs[len(ids) - 1 + i, token].item() for i, token in enumerate(response))
+
+
 def test_the_divergence_and_likelihood_of_given_replies(bot, monkeypatch):
     """The same replies of both: log-ratio and entropy per token, with a plain loop; two bigrams of three are distinct in both."""
     given = [Reply("a b a b", [40, 41, 257], False), Reply("c", [50], True)]
     given += [Reply("", [], False), Reply("d.", [60, 257], False)]
-    guards, found = measured_by(bot, 0.05, [given, given], monkeypatch, guard_prompts=4)
+    guards, found = measured_by(bot, 0.05, [given] * 4, monkeypatch, guard_prompts=4, max_relative_kl=1e4)
     learner = guards.learner
-    ours, theirs, counts = 0.0, [], []
-    with torch.no_grad():
-        for prompt, reply in zip(guards.prompts, given, strict=True):
-            ids = learner.encoder.encoder.encode_prompt(prompt.prompt_turns)
-            whole = torch.tensor([ids + reply.ids])
-            own, first = (
-                policy.lm(whole).logits[0].log_softmax(-1) for policy in (learner.policy, learner.reference_policy)
-            )
-            ours += sum(own[len(ids) - 1 + i, token].item() for i, token in enumerate(reply.ids))
-            theirs.append(sum(first[len(ids) - 1 + i, token].item() for i, token in enumerate(reply.ids)))
-            counts.append(len(reply.ids))
+    turns, counts = [prompt.prompt_turns for prompt in guards.prompts], [len(reply.ids) for reply in given]
+    own, theirs = (
+        [logprob(policy, learner, *row) for row in zip(turns, [reply.ids for reply in given], strict=True)]
+        for policy in (learner.policy, learner.reference_policy)
+    )
+    ours = sum(own)
     assert found[0].value == pytest.approx((ours - sum(theirs)) / -sum(theirs), abs=1e-5)
     assert abs(found[0].value) > 1e-3
     assert found[1].value == 1
@@ -90,15 +91,54 @@ def test_the_divergence_and_likelihood_of_given_replies(bot, monkeypatch):
     assert measures.likelihood == pytest.approx([x / max(n, 1) for x, n in zip(theirs, counts, strict=True)], abs=1e-5)
     assert measures.length.tolist() == counts
     assert measures.is_unfinished.tolist() == [1, 1, 1, 0]
+    assert guards._measures([*given[:3], Reply("d d d.", [60, 60, 9, 60], False)]).repetition.tolist() == [0, 0, 0, 0.5]
     # a first version that is sure counts as one with a little entropy: here with twice its own
-    monkeypatch.setattr(guards_module, "LEAST_ENTROPY", 2 * guards._entropy)
+    monkeypatch.setattr(guards_module, "LEAST_ENTROPY", 2 * -sum(theirs) / sum(counts))
     monkeypatch.setattr(guards_module, "sample_replies", lambda *_: given)
-    assert guards.measure()[0].value == pytest.approx(found[0].value / 2)
+    again = GuardMeasurement(learner, guards.heldout)
+    again.prompts = guards.prompts
+    assert again.measure()[0].value == pytest.approx(found[0].value / 2, abs=1e-5)
+
+
+def test_a_policy_may_move_as_far_as_what_people_like_is_away(bot):
+    """With a limit near 0 the KL is at its limit where it is the negative log-likelihood per token of the liked replies."""
+    guards, (found, *_) = measured_by(bot, 0.05, guard_prompts=8, max_relative_kl=1e-6)
+    learner, rows = guards.learner, []
+    for example in guards.heldout.all:
+        if example.liked:
+            rows.append((example.prompt_turns, learner.encoder.encode_example(example)[0].response))
+    surprise = -sum(logprob(learner.reference_policy, learner, *row) for row in rows) / sum(len(row[1]) for row in rows)
+    drawn = guards._replies(learner.policy, learner.agent.sampling)
+    spoken = [
+        (prompt.prompt_turns, reply.ids) for prompt, reply in zip(guards.prompts, drawn, strict=True) if reply.ids
+    ]
+    ours, theirs = (
+        sum(logprob(policy, learner, *row) for row in spoken) for policy in (learner.policy, learner.reference_policy)
+    )
+    divergence = (ours - theirs) / sum(len(ids) for _, ids in spoken)
+    assert found.value == pytest.approx(1e-6 * divergence / surprise, rel=1e-3)
+
+
+def test_the_replies_that_are_looked_at_are_those_of_a_chat(bot, monkeypatch):
+    """Of both versions; the KL divergence, which needs the policy's own distribution, has others."""
+    guards, _ = measured_by(bot, guard_prompts=4, max_worsening=2.0)
+    learner, asked = guards.learner, []
+    learner.agent.settings = learner.agent.settings.model_copy(update={"chat_temperature": 0.5})
+    ends = Reply("Yes.", [40, 41], False), Reply("Yes", [40, 41], True)
+
+    def given(responder, *_):
+        asked.append((responder.policy is learner.policy, responder.sampling.temperature))
+        return [ends[asked[-1] == (True, 0.5)]] * 4
+
+    monkeypatch.setattr(guards_module, "sample_replies", given)
+    found = {guard.name: guard.passed for guard in GuardMeasurement(learner, guards.heldout).measure()}
+    assert sorted(asked) == [(False, 0.5), (False, 1.0), (True, 0.5), (True, 1.0)]
+    assert [name for name, passed in found.items() if not passed] == ["rise of unfinished sentences, standard errors"]
 
 
 def test_fewer_distinct_bigrams(bot, monkeypatch):
     ours, theirs = ([Reply(text, [40], False)] * 4 for text in ("a a a a a", "a b c d"))
-    found = measured_by(bot, 0, [ours, theirs], monkeypatch, min_distinct_2=0.5, guard_prompts=4)[1][1]
+    found = measured_by(bot, 0, [ours, theirs] * 2, monkeypatch, min_distinct_2=0.5, guard_prompts=4)[1][1]
     assert found.value == pytest.approx((1 / 16) / (3 / 12))
     assert not found.passed
 
@@ -114,11 +154,11 @@ def test_unlikely_replies_unfinished_ones_and_longer_ones_fail(bot, monkeypatch,
             logits = guards.learner.reference_policy.lm(ids).logits[0, -1]
         good.append(Reply("Yes.", [int(logits.argmax())], False))
         bad.append(Reply("Yes", [int(logits.argmin())] * (2 + len(bad) % 2), False))
-    replies = iter([good, bad] if better else [bad, good])
+    replies = iter(([good, bad] if better else [bad, good]) * 2)
     monkeypatch.setattr(guards_module, "sample_replies", lambda *_: next(replies))
     fresh = GuardMeasurement(guards.learner, Examples([], []))  # nobody has liked anything
     fresh.prompts = guards.prompts
-    assert [guard.passed for guard in fresh.measure()[2:]] == ([True, True, False] if better else [False] * 3)
+    assert [guard.passed for guard in fresh.measure()[2:]] == ([True, True, False, True] if better else [False] * 4)
 
 
 LOWER, HIGHER = np.array([1.0, 2.0, 2.0, 4.0, 3.0]), np.array([1.5, 3.0, 2.5, 6.0, 3.0])
@@ -160,29 +200,6 @@ def test_a_limit_and_the_room_before_it():
             guard = GuardLimit("x", value, 1.0, at_most)
             assert (guard.passed, without_room([guard]) == []) == (passed, has_room)
             assert guard.as_json()["value"] == (None if math.isnan(value) else value)
-
-
-def test_the_largest_share_of_a_thirty_second_that_has_room_is_kept():
-    """A weight goes from 0 to 4, and may be 0.95: 7 of 32 are 0.875, 8 would be 1."""
-    learner = SimpleNamespace(parameters=[torch.tensor([4.0])])
-    guards = SimpleNamespace(measure=lambda: [GuardLimit("x", learner.parameters[0].item(), 1.0, True)])
-    assert step_back(learner, lambda: SimpleNamespace(parameters=[torch.tensor([0.0])]), guards) == 7 / 32
-    assert learner.parameters[0].item() == 0.875
-    assert step_back(learner, pytest.fail, guards) == 1  # all has room: no checkpoint is read
-    assert learner.parameters[0].item() == 0.875
-
-
-def test_without_room_at_the_checkpoint_the_weights_go_on_towards_the_first_version():
-    """From 4 by the checkpoint's 2 to the first version's 0, or without the adapter: 0.95 is 15/32 of 2."""
-    for use_lora in (False, True):
-        policy, first = (torch.nn.Linear(1, 1, bias=False) for _ in range(2))
-        policy.weight.data.fill_(4.0)
-        first.weight.data.fill_(7.0 if use_lora else 0.0)
-        learner = SimpleNamespace(parameters=[policy.weight], policy=policy, reference_policy=first)
-        learner.settings = SimpleNamespace(use_lora=use_lora)
-        guards = SimpleNamespace(measure=lambda policy=policy: [GuardLimit("x", policy.weight.item(), 1.0, True)])
-        assert step_back(learner, lambda: SimpleNamespace(parameters=[torch.tensor([[2.0]])]), guards) == 0
-        assert policy.weight.item() == 2 * 15 / 32
 
 
 # --- answers that have changed ---
@@ -241,7 +258,7 @@ def report(**fields):
 def test_the_lines_of_a_night():
     found = report(
         metrics={"steps": 30, "loss": 0.5},
-        ended_by="ended by KL",
+        went_back="went back",
         guards=[GuardLimit("KL", 2.0, 1.0, True)],
         comparison=GateComparison(45, 0.55, 0.61, -0.021, 0.041, 7),
         changed=ChangedAnswers(50, [AnswerChange("Is it far ?", "No .", "No , madam .")] * 7),
@@ -262,7 +279,7 @@ def test_the_lines_of_a_night():
         "14 edits",
         "5 steps",
     ]
-    numbers += ["5 scores of 3, 2 repetitions", "steps 30, loss 0.500", "ended by KL", "KL 2 (at most 1: FAILED)"]
+    numbers += ["5 scores of 3, 2 repetitions", "steps 30, loss 0.500", "went back", "KL 2 (at most 1: FAILED)"]
     numbers += ["0.610", "0.550", "+6.0 points", "-2.1", "error 4.1", "7 of the newest 50", "at least 5", "0001, 0002"]
     assert [number for number in numbers if number not in text] == []
     assert text.count("  after   No , madam .") == 5

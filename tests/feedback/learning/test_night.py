@@ -15,7 +15,7 @@ import torch
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import night as night_module
 from rlhf_dialog.feedback.learning.gate import GateComparison
-from rlhf_dialog.feedback.learning.guards import GuardLimit
+from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.learning.night import learn
 from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers
@@ -174,23 +174,32 @@ def test_a_night_that_changes_no_answer_is_refused(day):
 
 
 @pytest.mark.slow
-def test_a_night_that_goes_too_far_ends_early_where_the_guards_pass(day, tmp_path):
-    """Also when it is killed after its last checkpoint, which the rest of its change is measured from."""
-    set_keys(day, max_relative_kl=0.005, guard_prompts=8, epochs=6, checkpoint_steps=4)
-    shutil.copytree(day.folder, tmp_path / "killed")
+def test_a_night_that_goes_too_far_goes_back_to_where_the_guards_pass(day, tmp_path, monkeypatch):
+    """At step 8 of checkpoints at 4, 8, 12 ...; also when it is killed afterwards. Without such a checkpoint it is refused."""
+    monkeypatch.setattr(
+        GuardMeasurement, "measure", lambda self: [GuardLimit("KL", float(self.learner.num_steps), 9.0, True)]
+    )
+    set_keys(day, epochs=6, checkpoint_steps=4)
+    for name in ("killed", "refused"):
+        shutil.copytree(day.folder, tmp_path / name)
     report = learn(day)
-    assert 4 < report.metrics["steps"] < report.used["steps"]
-    assert 0 <= report.metrics["change_kept"] < 1
-    assert 0 < report.guards[0].value <= 0.005
-    assert f"after step {report.metrics['steps']}" in report.ended_by
-    assert "KL" in report.ended_by
-    assert report.ended_by in report.lines()
+    assert report.went_back.startswith("went back to step 8,")
+    assert "KL" in report.went_back
+    assert report.went_back in report.lines()
+    assert report.metrics["steps"] == report.used["steps"] > 12
+    assert report.guards == [GuardLimit("KL", 8.0, 9.0, True)]
 
     killed = Bot(tmp_path / "killed")
     with pytest.raises(Killed):
-        learn(killed, watch=kill_after(report.metrics["steps"]))
+        learn(killed, watch=kill_after(12))
     learn(killed)
     assert made_of(killed, "0002") == made_of(day, "0002")
+
+    refused = Bot(tmp_path / "refused")
+    set_keys(refused, epochs=6, checkpoint_steps=100)
+    report = learn(refused)
+    assert (report.promoted, report.went_back) == (False, "")
+    assert "fails a guard: KL" in report.why
 
 
 # --- kills ---
