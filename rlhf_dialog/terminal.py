@@ -12,7 +12,7 @@ from rich import console
 from rich.segment import Segment
 from rich.text import Text
 
-log_once = cache(logging.getLogger(__name__).info)
+log_once = cache(logging.getLogger(__name__).info)  # each text one time in a process
 T = TypeVar("T")
 # C0 but tab and newline, DEL, C1, marks and overrides of the direction of text, line separators, halves of characters
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ud800-\udfff]")
@@ -44,7 +44,7 @@ def quieter(name: str, level: int) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def plain(record: logging.LogRecord) -> bool:
+def make_visible(record: logging.LogRecord) -> bool:
     """A filter for the handler of a library that logs other people's text: without colours, and as `visible`."""
     record.msg, record.args = visible(re.sub(r"\x1b\[[0-9;]*m", "", record.getMessage())), None
     return True
@@ -54,17 +54,16 @@ class TimeLeft:
     """How long the rest of something takes at the speed so far, from the shares that are done."""
 
     def __init__(self) -> None:
-        self.start = time.monotonic()
-        self.first: float | None = None
+        self.first: tuple[float, float] | None = None  # the first share, and when it was
 
     def text(self, share: float) -> str:
         """`2 min left`; empty before anything is done since the first share, and at the end. `share`: from 0 to 1."""
-        if self.first is None:
-            self.first, self.start = share, time.monotonic()
-        done = share - self.first
+        now = time.monotonic()
+        first_share, start = self.first = self.first or (share, now)
+        done = share - first_share
         if done <= 0 or share >= 1:
             return ""
-        return f"{lasting((time.monotonic() - self.start) * (1 - share) / done)} left"
+        return f"{lasting((now - start) * (1 - share) / done)} left"
 
 
 def lasting(seconds: float) -> str:

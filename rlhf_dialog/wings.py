@@ -9,7 +9,14 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-GROUPS = ("start here", "measure", "teach", "policies of acts", "publish", "develop")  # in the order of the help
+GROUPS = (
+    "start here",
+    "measure",
+    "teach",
+    "policies that choose dialogue acts",
+    "publish",
+    "develop",
+)  # in the order of the help
 START, MEASURE, TEACH, ACTS, PUBLISH, DEVELOP = GROUPS
 
 

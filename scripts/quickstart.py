@@ -165,7 +165,7 @@ def run(folder: Path, seed: int = 0) -> int:
             return code
     console.print(samples_table(folder / RUN / "replies.jsonl"))
     console.print(f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {folder / RUN}")
-    console.print(f"is the curve right? {folder / RUN}/report.html, {folder / RUN}/plot.png", soft_wrap=True)
+    console.print(f"look at the curves: {folder / RUN}/report.html, {folder / RUN}/plot.png", soft_wrap=True)
     console.print("check the targets:  python scripts/check_quickstart.py")
     console.print(f"talk to it:         python chat.py --agent {folder / RUN}/agent", soft_wrap=True)
     return 0

@@ -53,7 +53,7 @@ class AuditOptions(DeviceOption):
         form="repeated",
     )
     likelihood: str | None = option(
-        "folder of a causal LM or agent that the reward does not use: its mean log-probability of a token is a judge",
+        "folder of a causal LM or agent that the reward does not use; its mean log-probability per token judges a reply",
         metavar="MODEL",
     )
     register: str | None = option(REGISTER)

@@ -16,10 +16,7 @@ from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.terminal import visible
 
-WELCOME = (
-    "Say something. `reset` starts a new dialogue, `quit` ends the program; all other words begin with a slash: /help "
-    "lists them."
-)
+WELCOME = "Type a message. `reset` starts a new dialogue, `quit` ends the program, and /help lists the other commands."
 NOTICE = "(Your message holds a text that ends a turn or controls the model; a space replaces it.)"
 
 

@@ -35,11 +35,10 @@ class AgentOptions(PrecisionOption):
         "separator and the lengths are those of --agent unless its own folder says otherwise"
     )
     beside: tuple[str, ...] = option(
-        "one more agent as a row of its own, NAME=DIR, or DIR, whose name it then has: another seed, what was trained "
-        "otherwise. May be given several times",
+        "another agent as a row of its own: DIR, or NAME=DIR to name the row. May be given several times",
         form="repeated",
     )
-    draws: int = option("samples of each agent to each prompt, of which the mean counts (default: 1)", 1)
+    draws: int = option("replies that each agent samples for each prompt; the metrics are their means (default: 1)", 1)
     config: str | None = option(
         "YAML with data and reward, which you trust; default: config.yaml beside the agent, as data"
     )

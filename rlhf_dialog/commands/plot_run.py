@@ -27,7 +27,7 @@ def plot_run(options: PlotRunOptions) -> None:
     """Plot the run folder. Raises UserError when the run has no metrics yet, or the plot cannot be written."""
     run, output = options.run, options.output or options.run / "plot.png"
     metrics = run / "metrics.jsonl"
-    nothing = UserError(f"{metrics}: has no metrics to plot; train first")
+    nothing = UserError(f"--run: '{run}' has no metrics.jsonl with an iteration; name the folder of a run")
     if not metrics.is_file():
         raise nothing
     from rlhf_dialog.evaluation.plot import plot, plot_success

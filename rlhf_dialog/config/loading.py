@@ -52,7 +52,7 @@ def find_config(name: str) -> Path:
     ours = sorted(path.name for path in shipped_folder("configs").glob("*.yaml"))
     own = sorted({path.name for folder in (folders[1], folders[3]) for path in folder.glob("*.yaml")} - {*ours})
     here = f" configs/ contains: {', '.join(own)};" if own else ""
-    advice = f"{nearest(name, [*own, *ours]) or ';'}{here} the program ships {', '.join(ours)}"
+    advice = f"{nearest(name, [*own, *ours]) or ';'}{here} the files that the program ships are in {shipped_folder('configs')}"
     raise UserError(f"config file '{name}' not found{advice}")
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from rlhf_dialog.config.synonyms import hint
 from rlhf_dialog.errors import UserError, nearest
 
+MEMBER = re.compile(r"constrained-int|literal\[.*\]")  # pydantic's names of the members of `int | "auto"`
 SECRET = re.compile(r"(api|access|auth|hf|hub|wandb)_?(key|token)|secret|password|passwd|credential", re.IGNORECASE)
 
 
@@ -19,13 +20,17 @@ def listed(source: str, problems: Sequence[str]) -> UserError:
 
 
 def sentences(schema: type[BaseModel], error: ValidationError) -> list[str]:
-    """Each error of pydantic as `key: found X, wanted Y`."""
-    return [_sentence(schema, item) for item in error.errors()]
+    """The errors of pydantic, one for each place, as `key: found X, wanted Y or Z`."""
+    by_place: dict[tuple[str, ...], list[Any]] = {}  # several errors where a value fits no member of a union
+    for item in error.errors():
+        place = tuple(str(part) for part in item["loc"] if not MEMBER.fullmatch(str(part)))
+        by_place.setdefault(place, []).append(item)
+    return [_sentence(schema, place, items) for place, items in by_place.items()]
 
 
-def _sentence(schema: type[BaseModel], item: Any) -> str:
-    """One pydantic error as `key: found X, wanted Y`."""
-    key = ".".join(str(part) for part in item["loc"] if part != "[key]")
+def _sentence(schema: type[BaseModel], place: tuple[str, ...], items: list[Any]) -> str:
+    """The errors at one place as one sentence."""
+    key, item = ".".join(part for part in place if part != "[key]"), items[0]
     if item["type"] == "extra_forbidden" and SECRET.search(key):
         return f"{key}: unknown key; set secrets in the environment (WANDB_API_KEY, HF_TOKEN), not in a configuration"
     if item["type"] == "extra_forbidden":
@@ -33,9 +38,16 @@ def _sentence(schema: type[BaseModel], item: Any) -> str:
     if item["type"] == "missing":
         meaning = next((field.description for name, field in walk(schema) if name == key), None) or "required"
         return f"{key}: missing; set it ({meaning})"
-    message = re.sub("^(Value error, |Input should be |Assertion failed, )", "", item["msg"])
+    message = " or ".join(_wanted(one["msg"]) for one in items)
     found = repr(item["input"])
     return f"{key}: found {found if len(found) <= 200 else f'{found[:200]} ...'}, wanted {message}" if key else message
+
+
+def _wanted(message: str) -> str:
+    """What pydantic's message asks for."""
+    message = re.sub("^(Value error, |Input should be |Assertion failed, )", "", message)
+    message = re.sub(", (unable to parse|got a number with) .*", "", message)
+    return re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", message)
 
 
 def _suggestion(schema: type[BaseModel], key: str) -> str:

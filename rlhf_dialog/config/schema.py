@@ -9,11 +9,19 @@ from rlhf_dialog.config import estimators
 from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.problems import listed, sentences
-from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, ColumnsKey, DataKeys, Precision, SamplingKeys, SplitKey
+from rlhf_dialog.config.settings import (
+    AsksPrecision,
+    ChatKeys,
+    ColumnsKey,
+    CountOrAuto,
+    DataKeys,
+    Precision,
+    SamplingKeys,
+    SplitKey,
+)
 from rlhf_dialog.config.settings import Settings as Settings
 from rlhf_dialog.errors import UserError
 
-PartSize = Annotated[int, Field(ge=1)] | Literal["auto"]
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Amount = Annotated[float, Field(ge=0, le=10**6)]
 Positive = Annotated[float, Field(gt=0, le=10**6)]
@@ -34,10 +42,9 @@ class RunKeys(AsksPrecision, Settings):
     )
     max_iterations: int | None = Field(None, ge=1, description="number of iterations, instead of total_time_steps")
     total_episodes: int | None = Field(None, ge=1, description="number of responses, instead of total_time_steps")
-    save_interval: PartSize = Field(
+    save_interval: CountOrAuto = Field(
         "auto",
-        description="iterations between checkpoints. auto: 5, but not before 20 times the seconds that the last one took have "
-        "passed",
+        description="iterations between checkpoints. auto: 5, or more where writing them takes over a twentieth of the time",
     )
     keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep, besides the best")
     verify_checkpoint: Literal["full", "sizes"] = Field(
@@ -45,8 +52,8 @@ class RunKeys(AsksPrecision, Settings):
     )
     agent_dtype: Literal["auto", "float32", "checkpoint"] = Field(
         "auto",
-        description="weights of the agent. checkpoint: in the type of model_path; auto: trained ones in float32 where rounding "
-        "leaves less than 95 % of their change; it may change replies",
+        description="type of the saved agent's weights. checkpoint: that of model_path; auto: the same, but float32 for trained "
+        "weights of which rounding would lose over 5 % of the change; rounding may change replies",
     )
     grace_seconds: Amount = Field(20.0, description="seconds to finish and save the iteration after SIGTERM or Ctrl-C")
     log_interval: int = Field(
@@ -157,13 +164,15 @@ class PPOKeys(Settings):
     )
     ppo_epoch: int = Field(5, ge=1, le=10**4, description="passes over each rollout")
     num_mini_batch: Count = Field(20, description="minibatches (optimizer steps) per pass; at most one per response")
-    per_device_microbatch_size: PartSize = Field(
+    per_device_microbatch_size: CountOrAuto = Field(
         "auto",
         description="responses per forward pass; changes memory and speed, not the result; auto: the largest power of two that "
         "fits on a GPU, 16 on a CPU or with sharded weights",
     )
-    per_device_rollout_size: PartSize = Field(
-        "auto", description="responses generated at the same time, likewise; 128 in place of 16"
+    per_device_rollout_size: CountOrAuto = Field(
+        "auto",
+        description="responses generated at the same time; changes memory and speed, not the result; auto: the largest power of "
+        "two that fits on a GPU, 128 on a CPU or with sharded weights",
     )
     lr: float = Field(1e-6, gt=0, description="learning rate of the policy")
     critic_lr: float = Field(
@@ -172,7 +181,7 @@ class PPOKeys(Settings):
     critic_warmup: int = Field(
         0,
         ge=0,
-        description="first iterations in which only a separate critic, or the value head of a shared model, is trained",
+        description="number of iterations at the start in which only the critic is trained: a separate one, or a value head",
     )
     opti_eps: Positive = Field(1e-5, description="epsilon of Adam")
     weight_decay: Amount = Field(0.0, description="decoupled weight decay (AdamW)")

@@ -13,6 +13,8 @@ from pydantic_core.core_schema import ValidationInfo
 from rlhf_dialog.config.checks import check_precision
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+CountOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
+WHOLE_NUMBERS = (int, int | None, CountOrAuto)
 
 
 class AsksPrecision:
@@ -26,7 +28,7 @@ class AsksPrecision:
 
 
 class Settings(BaseModel):
-    """A flat configuration: rejects unknown keys and non-finite numbers, and reads `1e-6` written as a string as a number."""
+    """The settings of a YAML: no unknown keys, no NaN or inf, no booleans for numbers; `1e5` and `1e-6` are numbers."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -45,11 +47,11 @@ class Settings(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _read_number(cls, value: Any, info: ValidationInfo) -> Any:
         annotation = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and annotation in (int, float, int | None, float | None):
+        if isinstance(value, bool) and annotation in (*WHOLE_NUMBERS, float, float | None):
             raise ValueError("a number")
-        if isinstance(value, str) and annotation in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
+        if isinstance(value, str) and annotation in WHOLE_NUMBERS and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
             return float(value)  # PyYAML reads 1e5 as text
         return value
 

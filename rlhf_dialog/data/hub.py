@@ -26,7 +26,7 @@ MODEL_FILES = (  # of a model, its tokenizer and our settings; no pickles, no co
 LOCAL_NAMES = "local_names.json"  # in a run folder: `local_names` of its settings when it began
 LOCAL_KEY = "local_names"  # the same in evaluation.json and report.json
 MADE_HERE = ("runs/", "run_results/", "fetched/")  # folders that this program writes
-HOW_TO_MAKE = " (the first lines of a YAML of this package say how what it names is made)"
+HOW_TO_MAKE = " (where a YAML of this package names it, the first lines of the YAML say how to make it)"
 
 
 @functools.cache
@@ -88,6 +88,8 @@ def model_folder(name: str, key: str, with_code: bool = False) -> str:
         folder = snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], local_files_only=offline)
     except (OSError, ValueError, HTTPError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        if offline:
+            reason = "which cannot be reached; there is no copy of an earlier download"
         raise UserError(
             f"{key}: '{name}' is no folder here, and not read from the Hub ({reason}); give a local folder, or USER/NAME of "
             "a model that you may read (hf auth login)"

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue, ToolText
 from rlhf_dialog.data.sources import NO_COLUMNS, load_rows
-from rlhf_dialog.data.sources.columns import Columns
+from rlhf_dialog.data.sources.columns import Columns, naming_columns
 from rlhf_dialog.data.sources.messages import (
     USER_ROLES,
     Messages,
@@ -75,7 +75,8 @@ def load_pairs(
     """
     rows = load_rows(data_path, split, columns, names)
     counts = RowCounts(f"{data_path}, {split}")
-    pairs = counts.read(rows, lambda placed: _pair(placed[1], placed[0], counts))
+    with naming_columns(columns):
+        pairs = counts.read(rows, lambda placed: _pair(placed[1], placed[0], counts))
     counts.log()
     without = [pair.where for pair in pairs if pair.margin is None]
     if 0 < len(without) < len(pairs):

@@ -81,9 +81,9 @@ class NetworkLM(PreTrainedModel):
     config_class = NetworkConfig
     base_model_prefix = "trunk"
 
-    def __init__(self, network: nn.Module, num_ids: int):
+    def __init__(self, network: nn.Module, vocab_size: int):
         config = NetworkConfig()
-        config.vocab_size = num_ids
+        config.vocab_size = vocab_size
         config.max_position_embeddings = getattr(network, "max_position_embeddings", None)
         super().__init__(config)
         self.trunk = Trunk(network)
@@ -151,19 +151,19 @@ def new_policy(spec: ClassConfig, key: str, seed: int = 0) -> PreTrainedModel:
     Raises UserError with what is missing in the contract.
     """
     network = _create(spec, key, seed)
-    num_ids = 1
-    for _ in range(2):  # the last token has an embedding too
-        ids = torch.full((1, 3), num_ids - 1)
+    vocab_size = 1
+    for _ in range(2):  # of id 0, which tells V, and of the last id, which must have an embedding too
+        ids = torch.full((1, 3), vocab_size - 1)
         logits = logits_of(_call_forward(network, spec.id, key, ids))
         if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != ids.shape:
             raise UserError(
                 f"{key}: forward of '{spec.id}' returns {_describe(logits)} for ids (1, 3), not logits (1, 3, V) or an object "
                 f"with .logits; {CONTRACT}"
             )
-        num_ids = logits.shape[-1]
+        vocab_size = logits.shape[-1]
     takes = set(inspect.signature(network.forward).parameters)
     is_whole = isinstance(network, PreTrainedModel) and {"past_key_values", "use_cache"} <= takes
-    lm: Any = network if is_whole and output_embeddings(network) is not None else NetworkLM(network, num_ids)
+    lm: Any = network if is_whole and output_embeddings(network) is not None else NetworkLM(network, vocab_size)
     lm.network_class = spec
     return lm.eval()
 

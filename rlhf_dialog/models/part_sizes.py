@@ -58,9 +58,11 @@ class PartSizes:
                 result = compute(*given, rows)
                 break
             except Exception as error:
-                if fixed or rows == 1 or not lacks_memory(error):
-                    for note in (phase, ONE_ROW) if rows == 1 and lacks_memory(error) else ():
-                        error.add_note(note)
+                is_full = lacks_memory(error)
+                if is_full and rows == 1:
+                    error.add_note(phase)
+                    error.add_note(ONE_ROW)
+                if fixed or rows == 1 or not is_full:
                     raise
                 lack = _describe_bytes(error)
                 for one in _chain(error):  # whose frames hold tensors until they are collected

@@ -24,12 +24,12 @@ from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import load_json
-from rlhf_dialog.terminal import plain
+from rlhf_dialog.terminal import make_visible
 
 logger = logging.getLogger(__name__)
 transformers_logging.disable_progress_bar()  # its bars count weight shards
 for _handler in logging.getLogger("transformers").handlers:
-    _handler.addFilter(plain)  # its reports quote the names of tensors
+    _handler.addFilter(make_visible)  # its reports quote the names of tensors
 FILES = {"a tokenizer": "tokenizer.json, tokenizer_config.json, config.json"}
 KINDS = {"AutoModelForCausalLM": "a causal LM", "AutoTokenizer": "a tokenizer"}
 TEMPLATE_SECONDS = 10  # of processor time

@@ -112,6 +112,7 @@ class RemoteReward(BaseReward):
     def _scores(self, batch: list[Dialogue], retries: int) -> Scores:
         """The server's scores of one batch. Raises NoAnswer when there are none after the last retry."""
         body = json.dumps({"dialogues": [as_json(dialogue) for dialogue in batch]}, allow_nan=False).encode()
+        pause = self.backoff_s
         for attempt in range(1, retries + 2):
             try:
                 return _read_scores(self._client.ask("POST", self._target, body), len(batch))
@@ -120,7 +121,8 @@ class RemoteReward(BaseReward):
             if attempt > retries or not again:
                 break
             logger.info("reward 'remote': %s %s; attempt %d follows", self.shown, fault, attempt + 1)
-            time.sleep(min(self.backoff_s * 2 ** (attempt - 1), MAX_BACKOFF))
+            time.sleep(min(pause, MAX_BACKOFF))
+            pause *= 2
         raise NoAnswer(f"{self.shown} {fault} (tried {'once' if attempt == 1 else f'{attempt} times'})")
 
 
@@ -158,8 +160,8 @@ def _checked_url(url: Any) -> SplitResult:
     except ValueError:
         good = False
     if not good or re.search(r"[\s\x00-\x1f\x7f]", url) or not url.isascii():
-        what = "must be an address like http://127.0.0.1:8000/score, http or https, in ASCII without spaces"
-        raise UserError(f"{ARGS}.url: {what}, user and password (token_env names a variable for a secret)")
+        what = "must be an address like http://127.0.0.1:8000/score, http or https, in ASCII, without spaces, user or password"
+        raise UserError(f"{ARGS}.url: {what} (token_env names a variable for a secret)")
     return parts
 
 

@@ -17,7 +17,7 @@ GROUPS = {
     "start here": ["doctor", "train", "chat"],
     "measure": ["evaluate", "plot-run", "report", "audit"],
     "teach": [*("train-sft", "train-intent-classifier", "train-preference-model", "train-relevance-model"), "feedback"],
-    "policies of acts": ["train-policy", "evaluate-policy"],
+    "policies that choose dialogue acts": ["train-policy", "evaluate-policy"],
     "publish": ["export", "push-to-hub"],
     "develop": ["benchmark", "schema", "write-dialogues"],
 }

@@ -211,7 +211,7 @@ def test_what_the_program_brings_is_found_last(tmp_path, monkeypatch):
     found = find_config("quickstart.yaml")
     assert found == shipped_folder("configs") / "quickstart.yaml"
     assert load_config(found).experiment_name == "quickstart"
-    with pytest.raises(UserError, match=r"did you mean 'quickstart.yaml'\?.*the program ships .*nlp_ppo.yaml"):
+    with pytest.raises(UserError, match=r"did you mean 'quickstart.yaml'\?.*the program ships .*configs"):
         find_config("quikstart.yaml")
     (tmp_path / "quickstart.yaml").touch()
     assert find_config("quickstart.yaml") == Path("quickstart.yaml")

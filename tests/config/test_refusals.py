@@ -31,6 +31,8 @@ KEYS = [  # lines of a YAML, in place of those of the same keys: words of the on
     ("vec_info_class: {id: NLPInfo}", "NLPInfo", "did you mean 'NLPVecInfo'"),
     ("lr: true", "lr: found True", "a number"),
     ("lr: .inf", "lr: found inf", "finite"),
+    ("save_interval: often", "save_interval: found 'often'", "integer", "'auto'"),
+    ("per_device_microbatch_size: true", "per_device_microbatch_size: found True", "a number"),
     ("ppo_epoch: 2.5", "ppo_epoch: found 2.5"),
     ("clip_param: 1.0e+300", "clip_param: found 1e+300"),
     ("stop_token_ids: [3, true]", "stop_token_ids.1: found True"),
@@ -164,7 +166,7 @@ def test_what_is_no_file(tmp_path, monkeypatch):
     with pytest.raises(UserError) as error:
         find_config("nlp_poo.yaml")
     assert [word in str(error.value) for word in ("'nlp_ppo.yaml'", "mine.yaml", "notes.txt")] == [True, True, False]
-    assert str(error.value).count("nlp_ppo.yaml") == 2  # as the nearest name and in one list: both folders have it
+    assert str(error.value).count("nlp_ppo.yaml") == 1  # as the nearest name, not in the list of the own files
 
 
 @pytest.mark.parametrize("name", [".x.yaml", "a\x1b[2J.yaml", "a\nb.yaml"])

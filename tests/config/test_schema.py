@@ -14,7 +14,7 @@ from rlhf_dialog.commands.export import ExportOptions, _read_config
 from rlhf_dialog.config.checks import folder_name, repository_name
 from rlhf_dialog.config.loading import dump_yaml, load_config, replace_keys
 from rlhf_dialog.config.schema import Config, PPOKeys, RewardKeys
-from rlhf_dialog.config.settings import DataKeys, Settings, schema_text
+from rlhf_dialog.config.settings import CountOrAuto, DataKeys, Settings, schema_text
 from rlhf_dialog.config.synonyms import NO_EFFECT
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.untrusted import read_run_config
@@ -84,12 +84,14 @@ def test_every_number_of_ppo_and_the_reward_but_the_learning_rates_has_an_upper_
 
 class Small(Settings):
     number: int = Field(1, description="a whole number")
+    size: CountOrAuto = Field("auto", description="a whole number, or auto")
     share: float = Field(0.5, description="a share")
     name: str = Field("a", description="a name")
 
 
 def test_values_as_yaml_reads_them():
     assert (Small(number="1e3").number, Small(share="1e-6").share, Small(name=5).name) == (1000, 1e-6, "5")
+    assert (Small(size="1e3").size, Small(size="auto").size) == (1000, "auto")
     assert DataKeys(reply_roles=[" Waiter", "cook"]).reply_roles == ["waiter", "cook"]
     assert DataKeys(date_string=date(2026, 7, 26)).date_string == DataKeys(date_string="2026-07-26").date_string
     with pytest.raises(ValidationError, match="a day such as 2026-07-26"):

@@ -12,6 +12,7 @@ import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.http_client import Client, RequestFailed
 from rlhf_dialog.rewards import RemoteReward, RewardError, Scorer
 from rlhf_dialog.rewards.remote import MAX_ANSWER, as_json
 from tests.parts.processes import ROOT
@@ -91,6 +92,19 @@ def test_a_passing_failure_is_tried_again_after_twice_the_time(monkeypatch):
         assert remote(server, retries=8, backoff_s=0.5)(DIALOGUES[:2]) == [0.0, 1.0]
     assert waited == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert len(set(server.requests)) == 1
+
+
+def test_no_number_of_retries_is_too_large(monkeypatch):
+    waited = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr(Client, "ask", refused)
+    with pytest.raises(RewardError, match="tried 1101 times"):
+        RemoteReward("http://127.0.0.1:1/score", retries=1100, backoff_s=0.5)(DIALOGUES[:1])
+    assert (len(waited), max(waited)) == (1100, 30)
+
+
+def refused(*_):
+    raise RequestFailed("is not there", again=True)
 
 
 def test_without_arguments_64_dialogues_are_sent_at_once_and_three_more_times():

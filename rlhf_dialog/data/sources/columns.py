@@ -64,7 +64,7 @@ def _parse(cell: str | None, key: str, where: str) -> Any:
         value = ast.literal_eval(text)
         if not _has_adjacent_strings(text):
             return value
-    except (ValueError, SyntaxError, tokenize.TokenError):
+    except (ValueError, TypeError, SyntaxError, tokenize.TokenError, MemoryError, RecursionError):
         pass
     raise UserError(
         f"{where}: '{key}' holds {text:.60}, which is neither a JSON nor a Python list (numpy writes lists without commas, "
@@ -133,6 +133,5 @@ def naming_columns(columns: Columns) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        for kind, column in columns.items():
-            error = error.with_location(f"'{column}'", f"'{kind}'")
-        raise error from None
+        text = re.sub(r"'(\w+)'", lambda quoted: f"'{columns.get(quoted[1], quoted[1])}'", str(error))
+        raise error.with_location(text, instead_of=str(error)) from None

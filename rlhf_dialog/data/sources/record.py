@@ -53,7 +53,9 @@ def checked_text(text: Any, what: str, where: str) -> str:
     """`text` stripped. Raises BadRow when it is null or blank, UserError when it is no string or no UTF-8."""
     if not isinstance(text, str) or not (text.strip() or isinstance(text, ToolText)):
         error = BadRow if is_null(text) or isinstance(text, str) else UserError
-        raise error(f"{where}: {what} holds {kind(text)}, wanted a string; correct it, or remove it with its act")
+        raise error(
+            f"{where}: {what} holds {kind(text)}, wanted a string with text; correct or remove it (and its act)"
+        )
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -135,12 +137,12 @@ class RowCounts:
                 f"{self.where}: {len(self.bad)} of {self.num_rows} {self.unit} cannot be used, and only up to "
                 f"{BAD_SHARE:.0%} may be left out; correct or remove them. The first:{shown}"
             )
-        for reason, places in self.left_out.items():
-            if not results:
-                where, detail = places[0]
-                raise UserError(
-                    f"{where}: this row and all others have {reason}, which cannot be read{detail}; give other data"
-                )
+        if not results:
+            reason, places = next(iter(self.left_out.items()))
+            where, detail = places[0]
+            raise UserError(
+                f"{where}: no row can be used; this one has {reason}, which cannot be read{detail}; give other data"
+            )
         return results
 
     def note(self, row: Mapping[str, Any], used: Iterable[str | None], in_meta: bool = True) -> None:

@@ -418,5 +418,5 @@ def _no_turns(where: str, row: Row) -> UserError:
     hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
     return UserError(
         f"{where}: no turns; wanted a list of turns under one of {', '.join(known)}, or one utterance per row with a dialogue id "
-        f"('dialog_id'); found {show_columns(row)}{hint}"
+        f"('dialog_id'); found {show_columns(row)}{hint or '; set `columns` to read other names (docs/DATA.md)'}"
     )

@@ -13,11 +13,11 @@ SUBCOMMANDS = {  # name: module with the function `run_NAME`, what the subcomman
     "serve": ("serve", "let people talk to a bot and rate it in a browser"),
     "status": ("bot", "show the versions of a bot, and what people said of them"),
     "learn": ("bot", "make a new version from the feedback, and promote it if it passes"),
-    "rollback": ("bot", "let an earlier champion answer again"),
+    "rollback": ("bot", "go back to an earlier champion"),
     "export": ("files", "write the feedback to a file, also in TRL's columns"),
     "import": ("files", "add the feedback of a file, also in TRL's columns"),
     "backup": ("files", "copy the store while the bot is in use"),
-    "forget": ("bot", "remove everything that is stored of a person"),
+    "forget": ("bot", "remove everything that is stored about a person"),
 }
 
 

@@ -60,7 +60,7 @@ class LiveReport:
 
     def end(self, error: BaseException | None) -> None:
         """Write the page a last time; it says what the run ends with. Raises UserError as `write` does."""
-        if error is None or self.due > -math.inf:
+        if error is None or self.due > -math.inf:  # without an iteration there is nothing to show of an error
             self._write("ended" if error is None else "stopped", "" if error is None else reason_of(error))
 
     def _write(self, state: State, why: str = "") -> None:

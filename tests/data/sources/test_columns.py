@@ -116,6 +116,12 @@ def test_wrong_columns_are_one_error(tmp_path, columns, words):
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+def test_an_error_about_pairs_names_the_column_of_the_data(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes([{"prompt": "Hi ?", "chosen": "No", "rejected": 3}]))
+    with pytest.raises(UserError, match="'rejected' holds a number"):
+        load_pairs(str(tmp_path / "a.jsonl"), "train", {"chosen": "rejected", "rejected": "chosen"})
+
+
 def test_every_configuration_that_names_data_has_columns(tmp_path):
     rows = [*QUESTIONS, {"q": "Who is it ?", "gold": "Me .", "n": "z"}]
     for split in ("train", "validation"):

@@ -51,6 +51,7 @@ FILES = [  # name, content, words
     ("a.jsonl", '{"dialog": ["a", "b"], "act": 1}', ["line 1", "'act' holds a number", "a list with one act per turn"]),
     ("a.parquet", parquet_bytes([{"text": "a"}]), ["a.parquet, row 1: no turns", "'text'"]),
     ("a.csv", "dialog\n\"['a' 'b']\"\n", ["a.csv, line 2", "numpy", "json.dumps"]),
+    ("a.csv", "dialog\n[{[1]: 2}]\n", ["a.csv, line 2", "neither a JSON nor a Python list"]),
     ("a.csv", 'dialog,act\n"[""a"", ""b""]",[1 2]\n', ["a.csv, line 2", "'act'", "numpy"]),
     ("a.csv", "id,text,act\n1,a,1\n1,b,\n", ["a.csv, line 2", "act 2 is null"]),
     ("a.csv", "id,text,act\n1,a,questoin\n", ["act 1 is 'questoin'", "did you mean 'question'"]),
