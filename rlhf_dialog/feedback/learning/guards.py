@@ -16,15 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_dialog.data.chat_template import keep_with_room
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.feedback.learning.learner import Learner
-from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, sft_prompts
+from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches
 from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer
 from rlhf_dialog.metrics.text import distinct_n
-from rlhf_dialog.models.generation import GenerationLimits, Reply, Responder, random_numbers
+from rlhf_dialog.models.generation import GenerationLimits, Reply, Responder, Sampling, random_numbers
 from rlhf_dialog.models.lora import trainable_parameters
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import without_tf32
@@ -50,6 +49,12 @@ class GuardLimit:
         """Whether it is within its limit; what is not a number is not."""
         return self.value <= self.limit if self.at_most else self.value >= self.limit
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it is well within its limit; what is not a number is left to the gate."""
+        sign = 1 if self.at_most else -1
+        return not math.isfinite(self.value) or sign * self.value <= sign * self.limit * (1 - sign * ROOM)
+
     def __str__(self) -> str:
         bound = f"{'at most' if self.at_most else 'at least'} {self.limit:g}"
         return f"{self.name} {self.value:.3g} ({bound}{'' if self.passed else ': FAILED'})"
@@ -61,11 +66,16 @@ class GuardLimit:
 
 @dataclass(frozen=True)
 class ReplyMeasures:
-    """Of each reply (N,): log-likelihood per token under the first version, whether unfinished, number of tokens."""
+    """Of each reply (N,): its log-probability under the first version, whether it is unfinished, its number of tokens."""
 
-    likelihood: Array
+    logprobs: Array
     is_unfinished: Array
     length: Array
+
+    @property
+    def likelihood(self) -> Array:
+        """The log-probability per token."""
+        return self.logprobs / np.maximum(self.length, 1)
 
 
 class GuardMeasurement:
@@ -77,23 +87,22 @@ class GuardMeasurement:
 
     def __init__(self, learner: Learner, heldout: Examples):
         self.learner, self.settings, self.heldout = learner, learner.settings, heldout
-        agent, settings, count = learner.agent.settings, learner.settings, learner.settings.guard_prompts
-        newest = list(dict.fromkeys(one.prompt_turns[-agent.context_size :] for one in reversed(heldout.all)))[:count]
+        settings, count, size = learner.settings, learner.settings.guard_prompts, learner.agent.settings.context_size
+        newest = list(dict.fromkeys(one.prompt_turns[-size:] for one in reversed(heldout.all)))[:count]
         draws = math.ceil(count / len(newest)) if newest else 0
         self.prompts = [Dialogue(list(turns)) for turns in (newest * draws)[:count]]
-        if settings.sft_data_path is not None:
-            columns = tuple(settings.sft_columns.items())
-            found = sft_prompts(settings.sft_data_path, "validation", agent.context_size, agent.turn_separator, columns)
-            self.prompts += pick_prompts(keep_with_room(learner.agent.encoder, found), count, settings.seed)
+        self.prompts += pick_prompts(learner.sft_prompts("validation"), count, settings.seed)
 
     def measure(self) -> list[GuardLimit]:
         """The guards of the learner's policy as it is now."""
         learner, settings = self.learner, self.settings
-        replies = sample_replies(make_responder(learner, learner.policy), self.prompts, settings.seed)
-        divergence = self._kl(replies) / max(self._entropy, LEAST_ENTROPY)
+        replies = sample_replies(learner, learner.policy, self.prompts)
+        ours, theirs, liked = self._measures(replies), self._first_measures, self._liked_measures
+        log_ratios = self._logprobs(learner.policy, self._rows(replies)) - ours.logprobs
+        kl = float(log_ratios.sum() / ours.length.sum()) if ours.length.any() else math.nan  # an estimate, per token
+        divergence = kl / max(self._entropy, LEAST_ENTROPY)
         own, first = (distinct_n([reply.text for reply in some], 2) for some in (replies, self._first_replies))
         distinct = own / first if first else 1.0
-        ours, theirs, liked = self._measures(replies), self._first_measures, self._liked_measures
         limit = settings.max_worsening
         return [
             GuardLimit("KL, of the first version's entropy", divergence, settings.max_relative_kl, True),
@@ -107,8 +116,7 @@ class GuardMeasurement:
 
     @cached_property
     def _first_replies(self) -> list[Reply]:
-        learner = self.learner
-        return sample_replies(make_responder(learner, learner.reference_policy), self.prompts, self.settings.seed)
+        return sample_replies(self.learner, self.learner.reference_policy, self.prompts)
 
     @cached_property
     def _first_measures(self) -> ReplyMeasures:
@@ -141,15 +149,8 @@ class GuardMeasurement:
 
     def _measures_of(self, rows: Sequence[TokenizedExample], unfinished: Sequence[bool]) -> ReplyMeasures:
         lengths = np.asarray([len(row.response) for row in rows], dtype=float)
-        likelihood = self._logprobs(self.learner.reference_policy, rows) / np.maximum(lengths, 1)
-        return ReplyMeasures(likelihood, np.asarray(unfinished, float), lengths)
-
-    def _kl(self, replies: Sequence[Reply]) -> float:
-        """The mean log-ratio per token of the candidate's own replies, an estimate of the KL divergence."""
-        rows = self._rows(replies)
-        own, first = (self._logprobs(one, rows) for one in (self.learner.policy, self.learner.reference_policy))
-        count = sum(len(row.response) for row in rows)
-        return float((own - first).sum()) / count if count else math.nan
+        logprobs = self._logprobs(self.learner.reference_policy, rows)
+        return ReplyMeasures(logprobs, np.asarray(unfinished, float), lengths)
 
     @without_tf32()
     def _logprobs(self, policy: Policy, rows: Sequence[TokenizedExample]) -> Array:
@@ -183,17 +184,14 @@ def is_unfinished(text: str) -> bool:
     return not _SENTENCE_END.search(text.rstrip())
 
 
-def make_responder(learner: Learner, policy: Policy) -> Responder:
-    """Lets this policy reply as the learner's agent does."""
-    agent = learner.agent
-    limits = GenerationLimits(prompts_at_once=learner.settings.per_device_microbatch_size)
-    return Responder(policy, agent.encoder, agent.sampling, agent.stop, limits)
-
-
-def sample_replies(responder: Responder, prompts: Sequence[Dialogue], seed: int) -> list[Reply]:
-    """One reply to each prompt; the same seed gives the same random numbers for each, whoever replies."""
-    device = responder.policy.lm.device
-    generator = torch.Generator(device).manual_seed(seed)
+def sample_replies(
+    learner: Learner, policy: Policy, prompts: Sequence[Dialogue], sampling: Sampling | None = None
+) -> list[Reply]:
+    """One reply of the policy to each prompt, with the same random numbers for each policy. `sampling` replaces the agent's."""
+    agent, settings, device = learner.agent, learner.settings, policy.lm.device
+    limits = GenerationLimits(prompts_at_once=settings.per_device_microbatch_size)
+    responder = Responder(policy, agent.encoder, sampling or agent.sampling, agent.stop, limits)
+    generator = torch.Generator(device).manual_seed(settings.seed)
     parts = [prompts[start : start + BATCH_SIZE] for start in range(0, len(prompts), BATCH_SIZE)]
     drawn = (random_numbers(len(part), responder.sampling, device, generator) for part in parts)
     return [reply for part, uniform in zip(parts, drawn, strict=True) for reply in responder.reply(part, uniform)]
@@ -208,25 +206,15 @@ def step_back(learner: Learner, load_checkpoint: Callable[[], Learner], guards: 
     Where the checkpoint itself has none, the weights go on towards those of the first version. Returns the share of the change
     since the checkpoint that is kept: the largest of those that were tried, 1 where nothing had to go.
     """
-    if not without_room(guards.measure()):
+    if all(guard.has_room for guard in guards.measure()):
         return 1.0
     share = _bisect(learner, load_checkpoint().parameters, guards)
-    if share == 0 and without_room(guards.measure()):
+    if share == 0 and not all(guard.has_room for guard in guards.measure()):
         first = dict(learner.reference_policy.named_parameters())
         names = trainable_parameters(learner.policy)  # adapters that change nothing are zero
         zeros = [torch.zeros_like(parameter) for parameter in learner.parameters]
         _bisect(learner, zeros if learner.settings.use_lora else [first[name] for name in names], guards)
     return share
-
-
-def without_room(guards: Sequence[GuardLimit]) -> list[GuardLimit]:
-    """Those that are not well within their limits; what is not a number is left to the gate."""
-    signs = [1 if guard.at_most else -1 for guard in guards]
-    return [
-        guard
-        for sign, guard in zip(signs, guards, strict=True)
-        if math.isfinite(guard.value) and sign * guard.value > sign * guard.limit * (1 - sign * ROOM)
-    ]
 
 
 def _bisect(learner: Learner, before: Sequence[Tensor], guards: GuardMeasurement) -> float:
@@ -236,7 +224,7 @@ def _bisect(learner: Learner, before: Sequence[Tensor], guards: GuardMeasurement
     for _ in range(ROUNDS):
         share = (kept + lost) / 2
         _interpolate(learner, before, after, share)
-        kept, lost = (kept, share) if without_room(guards.measure()) else (share, lost)
+        kept, lost = (share, lost) if all(guard.has_room for guard in guards.measure()) else (kept, share)
     _interpolate(learner, before, after, kept)
     return kept
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_dialog.feedback.learning import gate
-from rlhf_dialog.feedback.learning.gate import GateComparison, compare, describe_power, expected_error
+from rlhf_dialog.feedback.learning.gate import GateComparison, compare, describe_people, describe_power, expected_error
 from rlhf_dialog.feedback.store.examples import AnswerPair, HeldOut, RatedAnswer
 from rlhf_dialog.feedback.store.settings import BotSettings
 
@@ -156,5 +156,5 @@ def test_fewer_than_five_people_speak_for_themselves():
     rows = [("thumb", i % 3 > 0, 1.0) for i in range(40)]
     scores = [scores_of(np.random.default_rng(i).standard_normal(40).tolist()) for i in range(2)]
     of = {count: compare(held_out(rows, people=count), *scores) for count in (1, 4, 5)}
-    assert [one.people_note for one in of.values()] == [" of this one person", " of these 4 people", ""]
+    assert [describe_people(one.num_people) for one in of.values()] == [" of this one person", " of these 4 people", ""]
     assert of[1].low == of[4].low != of[5].low

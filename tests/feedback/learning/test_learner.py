@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.learning.learner import Learner, NightState, night_sizes, rate_by_size
+from rlhf_dialog.feedback.learning.learner import Batches, Learner, NightState, night_sizes, rate_by_size
 from rlhf_dialog.feedback.learning.night import log_ratios
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet
@@ -121,6 +121,7 @@ def test_a_step_is_that_of_a_plain_loop(bot):
         mixed = [ratio(TokenizedExample(rows[i][0].prompt, rows[i - 1][0].response)) for i in range(5)]
     baseline = max(0.0, sum(mixed).item() / 5)
     assert found["kl_baseline"] == pytest.approx(baseline, abs=1e-4)
+    assert Batches(learner, training, SFT)._baseline([3]) == 0  # a single prompt has no answer of another one
     kto = [
         1.5 * (1 - torch.sigmoid(0.5 * (ratio(row) - baseline)))
         if liked

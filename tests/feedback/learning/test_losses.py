@@ -6,7 +6,7 @@ import pytest
 from torch import tensor
 
 from rlhf_dialog.feedback.learning import losses
-from rlhf_dialog.feedback.learning.losses import balance_weights, kl_baseline, pair_with_previous
+from rlhf_dialog.feedback.learning.losses import balance_weights, kl_baseline
 
 
 def test_by_hand():
@@ -25,15 +25,6 @@ def test_the_baseline_is_at_least_zero_and_takes_no_gradient():
     above = kl_baseline(ratios + 5)
     assert above.item() == 4
     assert not above.requires_grad
-    assert kl_baseline(tensor([])).item() == 0
-
-
-def test_every_prompt_gets_the_answer_of_another_one():
-    for count in range(2, 9):
-        found = pair_with_previous(count)
-        assert sorted(found) == list(range(count))
-        assert all(i != other for i, other in enumerate(found))
-    assert pair_with_previous(1) == pair_with_previous(0) == []
 
 
 def test_weights_that_balance():

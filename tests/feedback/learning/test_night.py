@@ -126,8 +126,7 @@ def test_a_dry_run_says_it_all_and_writes_nothing(day, monkeypatch):
     assert text.endswith("dry run: nothing was changed")
     set_keys(day, min_heldout=500)
     before = files(day.folder)
-    report = learn(day)
-    assert f"with 500 held-out ratings (min_heldout; {report.num_heldout} now)" in report.why
+    assert "with 500 held-out ratings (min_heldout; 12 now)" in learn(day).why
     assert files(day.folder) == before
 
 

@@ -15,7 +15,7 @@ from rlhf_dialog.feedback.learning.tokenized_examples import (
     sft_prompts,
 )
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
-from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 from rlhf_dialog.models.policy import Policy
 from tests.parts.taught_bots import new_bot
 from tests.parts.tiny import chat_tokenizer, gpt2, write_data
@@ -35,7 +35,7 @@ def agent(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def encoder(agent):
-    return ExampleEncoder.from_agent(agent)
+    return ExampleEncoder(agent)
 
 
 def ids(agent, text):
@@ -68,7 +68,8 @@ def test_what_does_not_fit_into_the_positions_is_cut(encoder):
 
 def test_with_a_chat_template_a_response_ends_with_its_end_of_turn():
     tokenizer = chat_tokenizer()
-    encoder = ExampleEncoder(prompt_encoder(tokenizer, CHAT_TEMPLATE, 100), 5, 128, len(tokenizer))
+    turns, settings = prompt_encoder(tokenizer, CHAT_TEMPLATE, 100), AgentSettings(turn_separator=CHAT_TEMPLATE)
+    encoder = ExampleEncoder(ChatAgent(Policy(gpt2(vocab_size=261)), turns, settings))
     assert tokenizer.decode(encoder.encode_answer(["Hi ."], "Why ?").response).endswith("Why ?<|im_end|>")
 
 

@@ -186,8 +186,9 @@ def locked(bot):
         yield
 
 
-def test_a_locked_store_does_not_hide_the_answer_which_is_stored_with_the_next_one(bot, talk, monkeypatch):
+def test_a_locked_store_does_not_hide_the_answer_which_is_stored_with_the_next_one(bot, store, talk, monkeypatch):
     monkeypatch.setattr(schema, "BUSY_TIMEOUT", 0.01)
+    store.close()  # the next connection waits so long
     with locked(bot):
         answer = said(talk, "one")
         assert talk.last.text == answer
