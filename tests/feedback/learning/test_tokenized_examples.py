@@ -81,17 +81,6 @@ def test_a_pair_has_two_rows_with_names_of_their_own(agent, encoder):
     assert (row_names(answer), len(encoder.encode_example(answer))) == (["8"], 1)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 8])
-def test_log_probabilities_are_those_of_each_row_alone(batch_size):
-    lm = gpt2().eval()
-    found = compute_logprobs_in_batches(Policy(lm), ROWS, 256, batch_size)
-    for row, value in zip(ROWS, found.tolist(), strict=True):
-        logprobs = lm(torch.tensor([row.prompt + row.response])).logits[0].log_softmax(-1)
-        start = len(row.prompt) - 1
-        wanted = sum(logprobs[start + i, token].item() for i, token in enumerate(row.response))
-        assert value == pytest.approx(wanted, abs=1e-4)
-
-
 def test_the_first_version_is_asked_once_for_each_row(tmp_path, monkeypatch):
     policy, asked = Policy(gpt2().eval()), []
     monkeypatch.setattr(
