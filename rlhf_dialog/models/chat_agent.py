@@ -19,7 +19,7 @@ from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder, separato
 from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, SEPARATOR, Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
-from rlhf_dialog.json_files import load_json
+from rlhf_dialog.json_files import damage_as_user_error, load_json
 from rlhf_dialog.models.device import choose_device
 from rlhf_dialog.models.generation import (
     Responder,
@@ -28,7 +28,6 @@ from rlhf_dialog.models.generation import (
     StopRule,
     at_temperature,
     new_decoder,
-    random_numbers,
     sampling_context,
     write_tokens,
 )
@@ -147,19 +146,13 @@ def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSe
     stored = {} if path.is_file() else stored_settings(path.parent)
     if not (path.is_file() or stored):
         return default or AgentSettings()
-    try:
+    with damage_as_user_error(f"{path}: cannot be read: ", "; correct it, or remove it to use the defaults"):
         settings = stored or load_json(path)
         if (version := settings.pop("format_version", AGENT_FORMAT)) > AGENT_FORMAT:
             raise UserError(
                 f"{path}: has format version {version}, but this program reads versions up to {AGENT_FORMAT}; update rlhf-dialog"
             )
         return AgentSettings(**settings)
-    except UserError:
-        raise
-    except Exception as error:  # of any kind: the file may hold anything
-        raise UserError(
-            f"{path}: cannot be read: {' '.join(str(error).split())}; correct it, or remove it to use the defaults"
-        ) from error
 
 
 _REASONS = {CHAT_TEMPLATE: "the tokenizer of '{}' has one", SEPARATOR: "the tokenizer of '{}' has no chat template"}
@@ -220,16 +213,14 @@ def stream(
     speaker: Responder,
     turns: Sequence[Sequence[str]],
     show: Callable[[list[GrowingReply]], bool],
-    uniform: Tensor | None = None,
+    uniform: Tensor,
 ) -> None:
     """Answer the turns of each prompt; `show` gets all replies so far after each token, and returns whether to go on.
 
     The rows share one generation, and the replies are those that `Responder.reply` would give. `uniform` (B, T) are their
-    `random_numbers`, by default from torch's global random state. Raises RunStopped when the policy's predictions are not finite.
+    `random_numbers`. Raises RunStopped when the policy's predictions are not finite.
     """
     policy, sampling, encoder, prompts = speaker.policy, speaker.sampling, speaker.encoder, speaker.encode(turns)
-    if uniform is None:
-        uniform = random_numbers(len(prompts), sampling, prompts.device)
     buffer = ResponseBuffer(uniform.shape, prompts.pad_id, prompts.device)
     replies = [GrowingReply() for _ in turns]
 

@@ -10,6 +10,7 @@ import yaml
 from rlhf_dialog.feedback.commands.feedback import main
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Store
+from tests.parts.bots import pretended_agent
 
 ASK, YES = {"role": "user", "content": "Is it far ?"}, {"role": "assistant", "content": "Yes ."}
 KTO, DPO = {"prompt": "a", "completion": "b", "label": True}, {"prompt": "a", "chosen": "b", "rejected": "c"}
@@ -125,10 +126,7 @@ TABLE = [
 def here(tmp_path, monkeypatch):
     """A folder with a bot, whose agent is two files that no command of the table loads."""
     monkeypatch.chdir(tmp_path)
-    Path("model").mkdir()
-    for name in ("config.json", "model.safetensors"):
-        Path("model", name).write_text(name)
-    Bot.create("bot", "model")
+    Bot.create("bot", str(pretended_agent(Path("model"))))
 
 
 def state():

@@ -2,7 +2,7 @@
 
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.store import Store, TurnOrigin
 from tests.parts.agents import save
 
 
@@ -37,6 +38,27 @@ def new_version(bot: Bot, change: Callable[[Path], object] = lambda folder: None
     version = bot.add_version(write, {"method": "test"})
     bot.promote(version)
     return version
+
+
+def exchange(
+    store: Store,
+    person: str = "p",
+    asked: str = "Is it far ?",
+    answers: Sequence[str] = ("Two streets .",),
+    **origin: Any,
+) -> tuple[str, list[int]]:
+    """A dialogue of one question with its answers: its id, and those of the answers."""
+    dialogue = store.begin(person, "terminal")
+    store.add_turn(dialogue, 0, "user", asked)
+    return dialogue, [store.add_turn(dialogue, 1, "agent", text, TurnOrigin(**origin)) for text in answers]
+
+
+def pretended_agent(folder: Path, *more: str) -> Path:
+    """Files that no test loads, each with its name in it."""
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", *more):
+        (folder / name).write_text(name)
+    return folder
 
 
 FEEDBACK = "SELECT kind, turn, value, text, other FROM feedback ORDER BY id"

@@ -11,22 +11,16 @@ from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Rating, is_heldout
 from tests.parts.agents import save
 
-SETTINGS: dict[str, Any] = {
-    "learning_rate": 0.003,
-    "warmup_steps": 3,
-    "epochs": 1.0,
-    "batch_size": 8,
+SETTINGS: dict[str, Any] = {"device": "cpu", "learning_rate": 0.003, "warmup_steps": 3, "epochs": 1.0, "batch_size": 8}
+SETTINGS |= {
     "checkpoint_steps": 2,
+    "beta": 0.5,
     "liked_weight": 0,
     "sft_share": 0,
     "min_heldout": 6,
-    "max_relative_kl": 10_000,
-    "max_worsening": 10**9,
-    "min_distinct_2": 0,
     "guard_prompts": 2,
-    "device": "cpu",
-    "beta": 0.5,
 }
+SETTINGS |= {"max_relative_kl": 10_000, "max_worsening": 10**9, "min_distinct_2": 0}
 GOOD, BAD = ("Why ?", "Who ?", "How so ?"), ("No no no .", "I see the sea .", "It is so .")
 
 

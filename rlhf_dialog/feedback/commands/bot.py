@@ -115,7 +115,7 @@ def run_status(options: BotOptions) -> None:
         examples, people = read_examples(store), store.people() - {SAMPLES}
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
-        console = Console(markup=False, highlight=False, width=140)
+        console.width = 140
     console.print(lineage_tree(bot))
     for line in counts(examples, len(people)):
         console.print(line)

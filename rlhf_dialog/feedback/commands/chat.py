@@ -1,7 +1,7 @@
 """A chat in the terminal: who answers in it, and the words that begin with a slash, with which a person rates and steers it."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -61,9 +61,7 @@ class Partner:
 
     def __enter__(self) -> "Partner":
         self._open.enter_context(self.answering)
-        self.store = None if self.bot is None else self.bot.store()
-        if self.store is not None:
-            self._open.callback(self.store.close)
+        self.store = None if self.bot is None else self._open.enter_context(closing(self.bot.store()))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -21,7 +21,6 @@ from rlhf_dialog.evaluation.intervals import Array, Numbers, bootstrap_bounds, h
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Example, HeldOut, describe_progress
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import SAMPLES
 
 SLACK = 1 / 3  # standard errors below 0 that the bound of the 95 % interval may reach: promoted by chance in one of 20
 ENOUGH_PEOPLE = 5  # to be drawn
@@ -91,11 +90,6 @@ class GateComparison:
     num_people: int = 0  # who gave the held-out feedback
 
     @property
-    def people_note(self) -> str:
-        """What the interval speaks of, where it is not people in general; empty else."""
-        return describe_people(self.num_people)
-
-    @property
     def difference(self) -> float:
         return self.candidate - self.champion
 
@@ -108,7 +102,7 @@ class GateComparison:
 def compare(heldout: HeldOut, champion: Scores, candidate: Scores, seed: int = 0) -> GateComparison:
     """The paired comparison. NaN where nothing can be compared."""
     kinds, num_units = group_by_kind(heldout, champion, candidate)
-    people = num_people(heldout)
+    people = len(heldout.people)
     if not kinds:
         return GateComparison(len(heldout), math.nan, math.nan, math.nan, math.nan, people)
     before, after = (float(one) for one in _concordances(kinds, np.ones((1, num_units)))[:, 0])
@@ -116,13 +110,8 @@ def compare(heldout: HeldOut, champion: Scores, candidate: Scores, seed: int = 0
     return GateComparison(len(heldout), before, after, found.low, found.standard_error, people)
 
 
-def num_people(heldout: HeldOut) -> int:
-    """The number of people who gave the held-out feedback; samples are nobody's."""
-    return len({one.person for one in heldout.all} - {SAMPLES})
-
-
 def describe_people(num_people: int) -> str:
-    """` of these 3 people`: an interval that draws their dialogues says nothing of others."""
+    """` of these 3 people`: an interval that draws their dialogues says nothing of others. Empty from five people on."""
     if num_people >= ENOUGH_PEOPLE:
         return ""
     return f" of {'this one person' if num_people == 1 else f'these {num_people} people' if num_people else 'these samples'}"
@@ -136,7 +125,7 @@ def is_comparable(heldout: HeldOut) -> bool:
 
 def group_by_kind(heldout: HeldOut, champion: Scores, candidate: Scores) -> tuple[list[Kind], int]:
     """The held-out feedback by kind, and the number of units that are drawn: its people, or its dialogues."""
-    unit = "person" if num_people(heldout) >= ENOUGH_PEOPLE else "dialogue"
+    unit = "person" if len(heldout.people) >= ENOUGH_PEOPLE else "dialogue"
     numbers = {name: i for i, name in enumerate(dict.fromkeys(getattr(one, unit) for one in heldout.all))}
     systems = (champion, candidate)
     kinds: list[Kind] = []
@@ -202,7 +191,7 @@ def describe_power(
     heldout: HeldOut, num_ratings: int, settings: BotSettings, gate: Mapping[str, Any] | None = None
 ) -> str:
     """How much held-out feedback there is, and which gain the gate sees today; `gate` is its record of the last night."""
-    num_events, people = len(heldout), num_people(heldout)
+    num_events, people = len(heldout), len(heldout.people)
     if num_events < settings.min_heldout:
         return describe_progress(num_ratings, num_events, settings)
     gain = smallest_gain(expected_error(num_events, gate), people if people >= ENOUGH_PEOPLE else num_events)

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_dialog.data.chat_template import keep_with_room
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.feedback.learning.learner import Learner
-from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches, sft_prompts
+from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches
 from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer
 from rlhf_dialog.metrics.text import distinct_n
 from rlhf_dialog.models.chat_agent import chat_sampling
@@ -48,6 +47,12 @@ class GuardLimit:
         """Whether it is within its limit; what is not a number is not."""
         return self.value <= self.limit if self.at_most else self.value >= self.limit
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it is well within its limit; what is not a number is left to the gate."""
+        sign = 1 if self.at_most else -1
+        return not math.isfinite(self.value) or sign * self.value <= sign * self.limit * (1 - sign * ROOM)
+
     def __str__(self) -> str:
         bound = f"{'at most' if self.at_most else 'at least'} {self.limit:g}"
         return f"{self.name} {self.value:.3g} ({bound}{'' if self.passed else ': FAILED'})"
@@ -61,14 +66,20 @@ class GuardLimit:
 class ReplyMeasures:
     """Of each reply, each (N,)."""
 
-    likelihood: Array  # under the first version, in nats per token
+    logprobs: Array  # of the whole reply under the first version
     is_unfinished: Array
     length: Array  # in tokens
     repetition: Array  # the share of its tokens that it has said before
 
+    @property
+    def likelihood(self) -> Array:
+        """The log-probability per token."""
+        return self.logprobs / np.maximum(self.length, 1)
+
+    @property
     def surprise(self) -> float:
-        """Of the first version at these replies, in nats per token; 0 without a token."""
-        return float(-(self.likelihood * self.length).sum() / max(self.length.sum(), 1))
+        """Of the first version at all these replies, in nats per token; 0 without a token."""
+        return float(-self.logprobs.sum() / max(self.length.sum(), 1))
 
 
 class GuardMeasurement:
@@ -80,22 +91,19 @@ class GuardMeasurement:
 
     def __init__(self, learner: Learner, heldout: Examples):
         self.learner, self.settings, self.heldout = learner, learner.settings, heldout
-        agent, settings, count = learner.agent.settings, learner.settings, learner.settings.guard_prompts
-        newest = list(dict.fromkeys(one.prompt_turns[-agent.context_size :] for one in reversed(heldout.all)))[:count]
+        settings, count, size = learner.settings, learner.settings.guard_prompts, learner.agent.settings.context_size
+        newest = list(dict.fromkeys(one.prompt_turns[-size:] for one in reversed(heldout.all)))[:count]
         draws = math.ceil(count / len(newest)) if newest else 0
         self.prompts = [Dialogue(list(turns)) for turns in (newest * draws)[:count]]
-        if settings.sft_data_path is not None:
-            columns = tuple(settings.sft_columns.items())
-            found = sft_prompts(settings.sft_data_path, "validation", agent.context_size, agent.turn_separator, columns)
-            self.prompts += pick_prompts(keep_with_room(learner.agent.encoder, found), count, settings.seed)
+        self.prompts += pick_prompts(learner.sft_prompts("validation"), count, settings.seed)
 
     def measure(self) -> list[GuardLimit]:
         """The guards of the learner's policy as it is now."""
         learner, settings = self.learner, self.settings
-        replies = self._replies(learner.policy, chat_sampling(learner.agent.settings))
+        replies = self._replies(learner.policy)
+        ours, theirs, liked = self._measures(replies), self._first_measures, self._liked_measures
         own, first = (distinct_n([reply.text for reply in some], 2) for some in (replies, self._first_replies))
         distinct = own / first if first else 1.0
-        ours, theirs, liked = self._measures(replies), self._measures_of_first, self._measures_of_liked
         limit = settings.max_worsening
         return [
             GuardLimit("relative KL", self._relative_kl(), settings.max_relative_kl, True),
@@ -108,19 +116,26 @@ class GuardMeasurement:
             worsening("rise of repetition", limit, ours.repetition, theirs.repetition, liked.repetition),
         ]
 
-    def _replies(self, policy: Policy, sampling: Sampling) -> list[Reply]:
-        return sample_replies(make_responder(self.learner, policy, sampling), self.prompts, self.settings.seed)
+    def _replies(self, policy: Policy) -> list[Reply]:
+        return sample_replies(self.learner, policy, self.prompts, chat_sampling(self.learner.agent.settings))
+
+    def _relative_kl(self) -> float:
+        """The mean log-ratio per token of the policy's own samples, an estimate of the KL divergence, in its unit."""
+        drawn = sample_replies(self.learner, self.learner.policy, self.prompts)
+        measures = self._measures(drawn)
+        log_ratios = self._logprobs(self.learner.policy, self._rows(drawn)) - measures.logprobs
+        return float(log_ratios.sum() / measures.length.sum()) / self._kl_unit if measures.length.any() else math.nan
 
     @cached_property
     def _first_replies(self) -> list[Reply]:
-        return self._replies(self.learner.reference_policy, chat_sampling(self.learner.agent.settings))
+        return self._replies(self.learner.reference_policy)
 
     @cached_property
-    def _measures_of_first(self) -> ReplyMeasures:
+    def _first_measures(self) -> ReplyMeasures:
         return self._measures(self._first_replies)
 
     @cached_property
-    def _measures_of_liked(self) -> ReplyMeasures:
+    def _liked_measures(self) -> ReplyMeasures:
         """Of the replies that people liked, wrote or chose of the held-out feedback."""
         encoder = self.learner.encoder
         liked = [one for one in self.heldout.all if not isinstance(one, RatedAnswer) or one.liked]
@@ -128,14 +143,14 @@ class GuardMeasurement:
         return self._measures_of([encoder.encode_example(one)[0] for one in liked], list(map(is_unfinished, texts)))
 
     @cached_property
-    def _unit_of_kl(self) -> float:
-        """The entropy of the first version, in nats per token: an estimate from its own replies.
+    def _kl_unit(self) -> float:
+        """The entropy of the first version, in nats per token: an estimate from its own samples.
 
-        A candidate that says what people like has a KL of no more than the first version's surprise at it. Where that is above
-        the limit, it takes the limit's place.
+        A policy that says what people like has a KL of no more than the first version's surprise at it. Where that is above the
+        limit, it takes the limit's place.
         """
-        drawn = self._measures(self._replies(self.learner.reference_policy, self.learner.agent.sampling))
-        return max(drawn.surprise(), LEAST_ENTROPY, self._measures_of_liked.surprise() / self.settings.max_relative_kl)
+        drawn = self._measures(sample_replies(self.learner, self.learner.reference_policy, self.prompts))
+        return max(drawn.surprise, LEAST_ENTROPY, self._liked_measures.surprise / self.settings.max_relative_kl)
 
     def _rows(self, replies: Sequence[Reply]) -> list[TokenizedExample]:
         rows = []
@@ -150,16 +165,9 @@ class GuardMeasurement:
 
     def _measures_of(self, rows: Sequence[TokenizedExample], unfinished: Sequence[bool]) -> ReplyMeasures:
         lengths = np.asarray([len(row.response) for row in rows], dtype=float)
-        likelihood = self._logprobs(self.learner.reference_policy, rows) / np.maximum(lengths, 1)
+        logprobs = self._logprobs(self.learner.reference_policy, rows)
         repetition = (lengths - [len(set(row.response)) for row in rows]) / np.maximum(lengths, 1)
-        return ReplyMeasures(likelihood, np.asarray(unfinished, float), lengths, repetition)
-
-    def _relative_kl(self) -> float:
-        """The mean log-ratio per token of the candidate's own replies, an estimate of the KL divergence, in its unit."""
-        rows = self._rows(self._replies(self.learner.policy, self.learner.agent.sampling))
-        own, first = (self._logprobs(one, rows) for one in (self.learner.policy, self.learner.reference_policy))
-        count = sum(len(row.response) for row in rows)
-        return float((own - first).sum()) / count / self._unit_of_kl if count else math.nan
+        return ReplyMeasures(logprobs, np.asarray(unfinished, float), lengths, repetition)
 
     @without_tf32()
     def _logprobs(self, policy: Policy, rows: Sequence[TokenizedExample]) -> Array:
@@ -193,26 +201,14 @@ def is_unfinished(text: str) -> bool:
     return not _SENTENCE_END.search(text.rstrip())
 
 
-def make_responder(learner: Learner, policy: Policy, sampling: Sampling) -> Responder:
-    """Lets this policy reply as the learner's agent does, with this sampling."""
-    limits = GenerationLimits(prompts_at_once=learner.settings.per_device_microbatch_size)
-    return Responder(policy, learner.agent.encoder, sampling, learner.agent.stop, limits)
-
-
-def sample_replies(responder: Responder, prompts: Sequence[Dialogue], seed: int) -> list[Reply]:
-    """One reply to each prompt; the same seed gives the same random numbers for each, whoever replies."""
-    device = responder.policy.lm.device
-    generator = torch.Generator(device).manual_seed(seed)
+def sample_replies(
+    learner: Learner, policy: Policy, prompts: Sequence[Dialogue], sampling: Sampling | None = None
+) -> list[Reply]:
+    """One reply of the policy to each prompt, with the same random numbers for each policy. `sampling` replaces the agent's."""
+    agent, settings, device = learner.agent, learner.settings, policy.lm.device
+    limits = GenerationLimits(prompts_at_once=settings.per_device_microbatch_size)
+    responder = Responder(policy, agent.encoder, sampling or agent.sampling, agent.stop, limits)
+    generator = torch.Generator(device).manual_seed(settings.seed)
     parts = [prompts[start : start + BATCH_SIZE] for start in range(0, len(prompts), BATCH_SIZE)]
     drawn = (random_numbers(len(part), responder.sampling, device, generator) for part in parts)
     return [reply for part, uniform in zip(parts, drawn, strict=True) for reply in responder.reply(part, uniform)]
-
-
-def without_room(guards: Sequence[GuardLimit]) -> list[GuardLimit]:
-    """Those that are not well within their limits; what is not a number is left to the gate."""
-    signs = [1 if guard.at_most else -1 for guard in guards]
-    return [
-        guard
-        for sign, guard in zip(signs, guards, strict=True)
-        if math.isfinite(guard.value) and sign * guard.value > sign * guard.limit * (1 - sign * ROOM)
-    ]

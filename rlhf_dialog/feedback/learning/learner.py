@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.data.chat_template import keep_with_room
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed import random_states as torch_states
 from rlhf_dialog.errors import RunStopped, UserError
@@ -37,7 +38,6 @@ from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
 STATE, FORMAT = "learner.json", 1
-METHOD = "kto_dpo"  # of a night, in the lineage
 RATE_OF_A_MILLION, LORA_FACTOR = 2e-4, 10  # searched for: experiments/LOG.md, 2026-11-27
 Step = dict[str, list[int]]  # the numbers of the answers, pairs and SFT rows of one optimizer step
 Watch = Callable[[int, int], None]  # called with the steps done and all steps
@@ -87,7 +87,7 @@ class Learner:
         else:
             self.agent = load_version(bot, self.version, settings)
             self.policy, self.reference_policy = self.agent.policy, first.policy.requires_grad_(False)
-        self.encoder = tokenized.ExampleEncoder.from_agent(self.agent)
+        self.encoder = tokenized.ExampleEncoder(self.agent)
         size = settings.per_device_microbatch_size
         setting = f"{FIRST}, {first.policy.lm.device.type}, use_amp {first.policy.use_amp}"
         self.reference = tokenized.ReferenceLogprobs(
@@ -153,6 +153,15 @@ class Learner:
                 f"versions/{self.version}"
             )
         self.policy.lm.load_state_dict(other)
+
+    def sft_prompts(self, split: str) -> list[Dialogue]:
+        """The prompts of a split of the SFT data that have a reply, and room; none without such data."""
+        settings, agent = self.settings, self.agent.settings
+        if settings.sft_data_path is None:
+            return []
+        columns = tuple(settings.sft_columns.items())
+        found = tokenized.sft_prompts(settings.sft_data_path, split, agent.context_size, agent.turn_separator, columns)
+        return keep_with_room(self.agent.encoder, found)
 
     def export(self, folder: Path) -> None:
         """Write the agent, with the adapters merged into it."""
@@ -226,17 +235,15 @@ class Batches:
 
     def __init__(self, learner: Learner, training: TrainingSet, sft: Sequence[Dialogue]):
         self.policy, self.reference, self.settings = learner.policy, learner.reference, learner.settings
-        self.pad_id, self.sft, self.baseline = learner.encoder.encoder.pad_id, sft, 0.0
-        self.encoder = learner.encoder
-        self.answers = [(tokenized.row_names(one), learner.encoder.encode_example(one)) for one in training.answers]
-        self.pairs = [(tokenized.row_names(one), learner.encoder.encode_example(one)) for one in training.pairs]
+        self.encoder, self.pad_id, self.sft, self.baseline = learner.encoder, learner.encoder.encoder.pad_id, sft, 0.0
+        self.rows = learner.encoder.encode_rows(training.all)
+        self.reference.add(self.rows)
+        self.answers = [name for one in training.answers for name in tokenized.row_names(one)]
+        self.pairs = [tokenized.row_names(one) for one in training.pairs]
         self.liked = torch.tensor([one.liked for one in training.answers], dtype=torch.bool)
         liked = int(self.liked.sum())
         self.weights = formulas.balance_weights(
             liked, len(training.answers) - liked, self.settings.desirable_weight, self.settings.undesirable_weight
-        )
-        learner.reference.add(
-            {n: row for names, rows in (*self.answers, *self.pairs) for n, row in zip(names, rows, strict=True)}
         )
 
     def losses(self, step: Step) -> Iterator[tuple[str, Tensor, float]]:
@@ -246,12 +253,12 @@ class Batches:
         beta, liked_weight = self.settings.beta, self.settings.liked_weight
         for part in _cut(step["answers"], size):
             liked = self.liked[part].to(self.policy.lm.device)
-            log_ratios, nll = self._log_ratios([self.answers[i] for i in part], 0)
+            log_ratios, nll = self._log_ratios([self.answers[i] for i in part])
             baseline, (desirable, undesirable) = torch.tensor(self.baseline), self.weights
             kto = formulas.kto_losses(log_ratios, liked, baseline, beta, desirable, undesirable)
             yield "kto", kto + liked_weight * torch.where(liked, nll, 0.0), 1.0
         for part in _cut(step["pairs"], max(1, size // 2)):
-            log_ratios, nll = self._log_ratios([self.pairs[i] for i in part], 0, 1)
+            log_ratios, nll = self._log_ratios([self.pairs[i][side] for side in (0, 1) for i in part])
             chosen, rejected = log_ratios.chunk(2)
             dpo = formulas.dpo_losses(chosen, rejected, beta)
             yield "dpo", dpo + liked_weight * nll[: len(part)], self.settings.dpo_weight
@@ -260,22 +267,19 @@ class Batches:
             lengths = torch.tensor([len(row.response) for row in rows], device=self.policy.lm.device)
             yield "nll", -tokenized.compute_logprobs(self.policy, rows, self.pad_id) / lengths, 1.0
 
-    def _log_ratios(
-        self, some: Sequence[tuple[list[str], list[tokenized.TokenizedExample]]], *sides: int
-    ) -> tuple[Tensor, Tensor]:
-        """The log-ratios of these sides of the examples, one side after the other, and their losses of likelihood per token."""
-        rows = [rows[side] for side in sides for _, rows in some]
-        known = self.reference.get([names[side] for side in sides for names, _ in some])
+    def _log_ratios(self, names: list[str]) -> tuple[Tensor, Tensor]:
+        """The log-ratios of these rows, and their losses of likelihood per token."""
+        rows = [self.rows[name] for name in names]
         own = tokenized.compute_logprobs(self.policy, rows, self.pad_id)
-        return own - known.to(own), -own / torch.tensor([len(row.response) for row in rows], device=own.device)
+        lengths = torch.tensor([len(row.response) for row in rows], device=own.device)
+        return own - self.reference.get(names).to(own), -own / lengths
 
     def _baseline(self, numbers: list[int]) -> float:
-        """KTO's z_ref of one step: of each of its prompts with the answer to another one."""
-        rows = [self.answers[i][1][0] for i in numbers]
-        mixed = [
-            tokenized.TokenizedExample(row.prompt, rows[other].response)
-            for row, other in zip(rows, formulas.pair_with_previous(len(rows)), strict=False)
-        ]
+        """KTO's z_ref of one step: of each of its prompts with the answer to the one before it, as in TRL; 0 of a single one."""
+        rows = [self.rows[self.answers[i]] for i in numbers]
+        if len(rows) < 2:
+            return 0.0
+        mixed = [tokenized.TokenizedExample(row.prompt, rows[i - 1].response) for i, row in enumerate(rows)]
         size = self.settings.per_device_microbatch_size
         policies = (self.policy, self.reference.policy)
         own, first = (tokenized.compute_logprobs_in_batches(policy, mixed, self.pad_id, size) for policy in policies)

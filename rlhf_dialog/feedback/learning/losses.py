@@ -22,21 +22,8 @@ def kto_losses(
 
 
 def kl_baseline(mismatched_log_ratios: Tensor) -> Tensor:
-    """z_ref, a scalar: the mean log-ratio (B,) of answers to the prompts of others, at least 0; 0 where there is none."""
-    if len(mismatched_log_ratios) == 0:
-        return mismatched_log_ratios.new_zeros(())
+    """z_ref, a scalar: the mean log-ratio (B,) of answers to the prompts of others, at least 0."""
     return mismatched_log_ratios.detach().mean().clamp(min=0)
-
-
-def pair_with_previous(count: int) -> list[int]:
-    """For each of the batch's prompts, whose answer it is paired with for the baseline: that of the one before it, as in TRL.
-
-    A single prompt has no other, so nothing is paired.
-
-    >>> pair_with_previous(4)
-    [3, 0, 1, 2]
-    """
-    return [(i - 1) % count for i in range(count)] if count > 1 else []
 
 
 def dpo_losses(chosen_log_ratios: Tensor, rejected_log_ratios: Tensor, beta: float) -> Tensor:

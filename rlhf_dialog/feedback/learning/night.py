@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import atomic_folder, repair_swaps
-from rlhf_dialog.data.chat_template import keep_with_room
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
@@ -21,9 +20,8 @@ from rlhf_dialog.evaluation.untrusted import check_data
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
 from rlhf_dialog.feedback.learning.gate import GateComparison
-from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement, without_room
+from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement
 from rlhf_dialog.feedback.learning.learner import (
-    METHOD,
     Learner,
     NightState,
     Watch,
@@ -32,7 +30,6 @@ from rlhf_dialog.feedback.learning.learner import (
     read_state,
 )
 from rlhf_dialog.feedback.learning.report import NUM_LINES, ChangedAnswers, NightReport, compare_answers
-from rlhf_dialog.feedback.learning.tokenized_examples import ExampleEncoder
 from rlhf_dialog.feedback.store import examples as stored
 from rlhf_dialog.feedback.store.bot import FIRST, NIGHT, Bot, agent_source
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
@@ -82,22 +79,23 @@ def learn(
         if report.why:
             return report
         learner = Learner(bot, settings)
-        sft = _sft_prompts(learner)
+        sft = learner.sft_prompts("train") if settings.sft_share else []
         if state is None:
             plan = learner.plan(snapshot.training, len(sft))
             with closing(bot.store()) as store:
                 state = NightState(snapshot.fingerprint, snapshot.last_event, store.last_turn(), plan)
         else:
             learner.load(bot.folder / NIGHT)
-        learner.reference.add(_rows(learner.encoder, snapshot.training) | _rows(learner.encoder, snapshot.heldout))
+        learner.reference.add(learner.encoder.encode_rows([*snapshot.training.all, *snapshot.heldout.all]))
         learner.reference.save({name for one in snapshot.examples.all for name in tokenized.row_names(one)})
+        guards = GuardMeasurement(learner, snapshot.heldout)
         try:
-            report.metrics, report.went_back = _train_within_guards(bot, learner, snapshot, sft, state, watch)
+            report.metrics, report.went_back = _train_within_guards(bot, guards, snapshot, sft, state, watch)
         except RunStopped:
             bot.drop_night()
             raise
         report.seconds = time.perf_counter() - start
-        return _judge(bot, learner, snapshot, state, report)
+        return _judge(bot, guards, snapshot, state, report)
 
 
 def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -> NightReport:
@@ -120,7 +118,9 @@ def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -
             raise error.with_location("--candidate", "--agent") from error
         report = _report(bot, snapshot, _too_little_heldout(snapshot) or "")
         report.used, report.left_out = {}, {}
-        return report if report.why else _judge(bot, learner, snapshot, state, report)
+        if report.why:
+            return report
+        return _judge(bot, GuardMeasurement(learner, snapshot.heldout), snapshot, state, report)
 
 
 def _read_settings(bot: Bot, trust_config: bool) -> BotSettings:
@@ -139,8 +139,8 @@ def _lock_bot(bot: Bot) -> Iterator[None]:
         except UserError as error:
             if isinstance(error.__cause__, OSError):
                 raise UserError(f"{bot.folder}: cannot be written: {error.__cause__}") from error
-            remedy = "wait until it ends, or stop it" if "--experiment_name" in error.remedy else error.remedy
-            raise UserError(f"{error.what}: another learn job is at work", where=error.where, remedy=remedy) from None
+            what, remedy = f"{error.what}: another learn job is at work", "wait until it ends, or stop it"
+            raise UserError(what, where=error.where, remedy=remedy) from None
         repair_swaps(bot.folder, (NIGHT, "reference.json"))
         yield
 
@@ -228,49 +228,37 @@ def _too_little_heldout(snapshot: Snapshot) -> str | None:
     return None
 
 
-def _sft_prompts(learner: Learner) -> list[Dialogue]:
-    """The prompts of the training split of the SFT data that have room; none without such data."""
-    settings, agent = learner.settings, learner.agent.settings
-    if settings.sft_data_path is None or not settings.sft_share:
-        return []
-    columns = tuple(settings.sft_columns.items())
-    found = tokenized.sft_prompts(settings.sft_data_path, "train", agent.context_size, agent.turn_separator, columns)
-    return keep_with_room(learner.agent.encoder, found)
-
-
-def _rows(encoder: ExampleEncoder, examples: stored.Examples) -> dict[str, Any]:
-    rows = ((tokenized.row_names(example), encoder.encode_example(example)) for example in examples.all)
-    return {name: row for names, parts in rows for name, row in zip(names, parts, strict=True)}
-
-
 def _train_within_guards(
-    bot: Bot, learner: Learner, snapshot: Snapshot, sft: list[Dialogue], state: NightState, watch: Watch
+    bot: Bot, guards: GuardMeasurement, snapshot: Snapshot, sft: list[Dialogue], state: NightState, watch: Watch
 ) -> tuple[dict[str, float], str]:
     """The steps of the plan; where a guard has no room at the end, back to the newest checkpoint at which all had.
 
     A change may lead through replies that no guard would pass, so a checkpoint without room does not end the night. Returns the
     metrics, and why the night went back, or ""; leaves the trained policy in the learner.
     """
-    guards, folder = GuardMeasurement(learner, snapshot.heldout), bot.folder / NIGHT
+    learner, folder = guards.learner, bot.folder / NIGHT
 
     def save() -> None:
-        if not without_room(guards.measure()):
+        if all(guard.has_room for guard in guards.measure()):
             with atomic_folder(folder) as target:
                 learner.save(target, {"night": asdict(state)})
 
     metrics = learner.train(snapshot.training, sft, state, watch, save)
-    fallen = without_room(guards.measure())
+    fallen = [guard for guard in guards.measure() if not guard.has_room]
     if not (fallen and folder.is_dir()):
         return metrics, ""
     steps = learner.load(folder)["night"]["done"]
     return metrics, f"went back to step {steps}, as a guard had no room at the end: {'; '.join(map(str, fallen))}"
 
 
-def _judge(bot: Bot, learner: Learner, snapshot: Snapshot, state: NightState, report: NightReport) -> NightReport:
+def _judge(
+    bot: Bot, guards: GuardMeasurement, snapshot: Snapshot, state: NightState, report: NightReport
+) -> NightReport:
     """Guards, gate, new version and promotion; returns the report with them. Raises UserError when the disk is full."""
+    learner = guards.learner
     learner.consumed = snapshot.training.seen
     learner.num_nights += 1
-    report.comparison, report.guards, report.changed = _measure(bot, learner, snapshot, state)
+    report.comparison, report.guards, report.changed = _measure(bot, guards, snapshot, state)
     report.promoted, report.why = _decision(report.comparison, report.guards, report.changed)
 
     def write(folder: Path) -> None:
@@ -281,7 +269,7 @@ def _judge(bot: Bot, learner: Learner, snapshot: Snapshot, state: NightState, re
     is_candidate = state.fingerprint is None
     record = {
         "parent": snapshot.champion,
-        "method": "candidate" if is_candidate else METHOD,
+        "method": "candidate" if is_candidate else "kto_dpo",
         "status": "candidate" if report.promoted else "refused",
         "last_event": snapshot.last_event,
         "num_events": report.used,
@@ -301,10 +289,10 @@ def _judge(bot: Bot, learner: Learner, snapshot: Snapshot, state: NightState, re
 
 
 def _measure(
-    bot: Bot, learner: Learner, snapshot: Snapshot, state: NightState
+    bot: Bot, guards: GuardMeasurement, snapshot: Snapshot, state: NightState
 ) -> tuple[GateComparison, list[GuardLimit], ChangedAnswers]:
     """The gate's comparison with the champion, the guards, and the answers that are not the champion's."""
-    heldout, champion = snapshot.heldout, snapshot.champion
+    learner, heldout, champion = guards.learner, snapshot.heldout, snapshot.champion
     candidate = log_ratios(learner, learner.policy, heldout)
     if champion == FIRST:
         policy, before = learner.reference_policy, dict.fromkeys(candidate, 0.0)
@@ -314,13 +302,13 @@ def _measure(
     with closing(bot.store()) as store:
         lines = stored.newest_prompts(store, NUM_LINES, learner.agent.settings.context_size, state.last_turn)
     comparison = gate.compare(heldout, before, candidate, snapshot.settings.seed)
-    return comparison, GuardMeasurement(learner, heldout).measure(), compare_answers(learner, policy, lines)
+    return comparison, guards.measure(), compare_answers(learner, policy, lines)
 
 
 @without_tf32()
 def log_ratios(learner: Learner, policy: Policy, examples: stored.Examples) -> dict[str, float]:
     """The log-ratio of each row of the examples to the first version, by its name, in float32."""
-    rows, reference = _rows(learner.encoder, examples), learner.reference_policy
+    rows, reference = learner.encoder.encode_rows(examples.all), learner.reference_policy
     pad_id, size = learner.encoder.encoder.pad_id, learner.settings.per_device_microbatch_size
     compute = partial(tokenized.compute_logprobs_in_batches, rows=list(rows.values()), pad_id=pad_id, batch_size=size)
     if reference.use_amp or reference.lm.device.type == "cuda":  # those that are kept are as exact as the training
@@ -333,7 +321,7 @@ def log_ratios(learner: Learner, policy: Policy, examples: stored.Examples) -> d
 
 def _decision(comparison: GateComparison, guards: list[GuardLimit], changed: ChangedAnswers) -> tuple[bool, str]:
     """Whether the candidate is promoted, and why; `{version}` in the text is its name."""
-    points = f"{100 * comparison.difference:+.1f} points{comparison.people_note}"
+    points = f"{100 * comparison.difference:+.1f} points{gate.describe_people(comparison.num_people)}"
     bound = f"above {-100 * gate.SLACK * comparison.standard_error:+.1f}"
     low = f"the lower bound {100 * comparison.low:+.1f} is"
     if failed := [guard for guard in guards if not guard.passed]:
@@ -364,7 +352,4 @@ def _report(bot: Bot, snapshot: Snapshot, why: str) -> NightReport:
         "steps": steps if training.num_new else 0,
     }
     power = gate.describe_power(snapshot.heldout, len(snapshot.examples), settings, gate.last_gate(bot))
-    return NightReport(
-        *(str(bot.folder), snapshot.champion, snapshot.last_event, used, training.left_out),
-        *(len(snapshot.heldout), power, why),
-    )
+    return NightReport(str(bot.folder), snapshot.champion, snapshot.last_event, used, training.left_out, power, why)

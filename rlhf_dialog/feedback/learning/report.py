@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.feedback.learning.gate import GateComparison
-from rlhf_dialog.feedback.learning.guards import GuardLimit, make_responder, sample_replies
+from rlhf_dialog.feedback.learning.gate import GateComparison, describe_people
+from rlhf_dialog.feedback.learning.guards import GuardLimit, sample_replies
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.store.examples import Prompt, format_counts
 from rlhf_dialog.models.chat_agent import chat_sampling
@@ -57,10 +57,9 @@ class ChangedAnswers:
 def compare_answers(learner: Learner, champion: Policy, prompts: Sequence[Prompt]) -> ChangedAnswers:
     """Both versions answer as in a chat, each prompt with the same random numbers."""
     dialogues = [Dialogue(list(turns)) for turns in prompts]
-    texts = []
-    for policy in (champion, learner.policy):
-        responder = make_responder(learner, policy, chat_sampling(learner.agent.settings))
-        texts.append([reply.text for reply in sample_replies(responder, dialogues, learner.settings.seed)])
+    sampling = chat_sampling(learner.agent.settings)
+    replies = (sample_replies(learner, policy, dialogues, sampling) for policy in (champion, learner.policy))
+    texts = [[reply.text for reply in some] for some in replies]
     both = [AnswerChange(turns[-1], before, after) for turns, before, after in zip(prompts, *texts, strict=True)]
     return ChangedAnswers(len(prompts), [one for one in both if one.before != one.after])
 
@@ -78,7 +77,6 @@ class NightReport:
     last_event: int
     used: dict[str, int]
     left_out: dict[str, int]
-    num_heldout: int
     power: str
     why: str
     version: str | None = None
@@ -115,7 +113,7 @@ class NightReport:
             points = [100 * value for value in (found.difference, found.low, found.standard_error)]
             texts.append(
                 f"gate: concordance {found.candidate:.3f}, champion {found.champion:.3f}: {points[0]:+.1f} points"
-                f"{found.people_note}, 95 % interval from {points[1]:+.1f}, standard error {points[2]:.1f}, "
+                f"{describe_people(found.num_people)}, 95 % interval from {points[1]:+.1f}, standard error {points[2]:.1f}, "
                 f"{found.num_events} held-out events"
             )
         if self.changed:

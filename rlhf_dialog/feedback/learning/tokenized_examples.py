@@ -6,8 +6,8 @@ is now; those that were stored when an answer was sampled are never used.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.data.chat_template import TurnEncoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import MissingSplit
@@ -36,20 +35,13 @@ class TokenizedExample:
     response: list[int]
 
 
-@dataclass(frozen=True)
 class ExampleEncoder:
     """How an agent reads dialogues and answers."""
 
-    encoder: TurnEncoder
-    context_size: int  # turns of a prompt
-    positions: int | None  # of the model
-    vocabulary: int
-
-    @classmethod
-    def from_agent(cls, agent: ChatAgent) -> "ExampleEncoder":
-        """The encoder of an agent."""
-        lm, vocabulary = agent.policy.lm, agent.policy.num_ids or num_embeddings(agent.policy.lm)
-        return cls(agent.encoder, agent.settings.context_size, num_positions(lm), vocabulary)
+    def __init__(self, agent: ChatAgent):
+        lm = agent.policy.lm
+        self.encoder, self.context_size = agent.encoder, agent.settings.context_size
+        self.positions, self.vocabulary = num_positions(lm), agent.policy.num_ids or num_embeddings(lm)
 
     def encode_answer(
         self, prompt_turns: Sequence[str], response: str, ids: Sequence[int] | None = None, system: str | None = None
@@ -81,6 +73,11 @@ class ExampleEncoder:
             self.encode_answer(prompt, example.rejected, example.rejected_ids),
         ]
 
+    def encode_rows(self, examples: Iterable[Example]) -> dict[str, TokenizedExample]:
+        """The rows of all these examples by their `row_names`."""
+        rows = ((row_names(example), self.encode_example(example)) for example in examples)
+        return {name: row for names, parts in rows for name, row in zip(names, parts, strict=True)}
+
 
 def row_names(example: Example) -> list[str]:
     """The names of the rows of an example: its event, and which side of a pair."""
@@ -107,23 +104,17 @@ def compute_logprobs_in_batches(
     return logprobs
 
 
-@dataclass
 class ReferenceLogprobs:
     """The log-probabilities of the bot's examples under the first version, which are computed once and kept in a file.
 
     `setting` says what they were computed with; a file of another setting is not used, nor what it holds of other token ids.
     """
 
-    policy: Policy
-    pad_id: int
-    batch_size: int
-    path: Path
-    setting: str
-    logprobs: dict[str, float] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)  # of the token ids
-    is_new: bool = False
-
-    def __post_init__(self) -> None:
+    def __init__(self, policy: Policy, pad_id: int, batch_size: int, path: Path, setting: str):
+        self.policy, self.pad_id, self.batch_size, self.path, self.setting = policy, pad_id, batch_size, path, setting
+        self.logprobs: dict[str, float] = {}
+        self.digests: dict[str, str] = {}  # of the token ids
+        self.is_new = False
         try:
             found = load_json(self.path)
             if found["setting"] == self.setting:

@@ -24,20 +24,17 @@ ONE_AGENT = "agent"  # the only version where there is no bot
 
 
 @dataclass(frozen=True)
-class GeneratedAnswer:
-    """An answer so far, or a finished one: what the store keeps of it."""
+class GeneratedAnswer(GrowingReply):
+    """An answer so far, or a finished one."""
 
-    text: str
-    token_ids: tuple[int, ...]  # with the end token
-    logprobs: tuple[float, ...]  # of the distribution that the tokens were sampled from
-    sampling: dict[str, Any]  # the fields of Sampling, and the seed of this answer's random numbers
-    version: str
-    ended: bool = False
-    truncated: bool = False  # the length limit ended it
+    sampling: dict[str, Any] = field(default_factory=dict)  # the fields of Sampling, and the seed of its random numbers
 
 
-class AnsweringClosed(Exception):
+class AnsweringClosed(UserError):
     """The program is ending, so nobody answers any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the program is ending; try again in a minute")
 
 
 @dataclass(eq=False)
@@ -65,7 +62,6 @@ class Answering:
         seed: int | None = None,
         adjust: Callable[[ChatAgent], None] | None = None,
         max_batch: int = 16,
-        max_versions: int = 3,
     ):
         """`source`: a bot, whose champion is read between dialogues, or a single agent.
 
@@ -83,7 +79,7 @@ class Answering:
                 raise UserError(f"{source.folder}: version {version} does not load ({error}); {remedy}") from error
 
         champion = source.champion if isinstance(source, Bot) else lambda: ONE_AGENT
-        self._served = LoadedVersions(champion, load, max_versions)
+        self._served = LoadedVersions(champion, load)
         self._seeds, self.max_batch = random.Random(seed), max_batch
         self._waiting: deque[_Request] = deque()
         self._changed = threading.Condition()
@@ -183,8 +179,7 @@ class Answering:
         def show(replies: list[GrowingReply]) -> bool:
             for row, request in list(going.items()):
                 reply, used = replies[row], {**agent.sampling.settings, "seed": request.seed}
-                origin = (reply.logprobs, used, request.version)
-                request.answers.put(GeneratedAnswer(reply.text, reply.ids, *origin, reply.ended, reply.truncated))
+                request.answers.put(GeneratedAnswer(**vars(reply), sampling=used))
                 if reply.ended or request.left:
                     del going[row]
             return bool(going) and not self._closed

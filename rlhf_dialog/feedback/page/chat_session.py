@@ -11,9 +11,8 @@ from typing import Any, cast
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.store.store import Event, Rating, Store, StoredTurn, TurnOrigin
+from rlhf_dialog.feedback.store.store import CHANGES, Event, Rating, Store, StoredTurn, TurnOrigin
 
-CHANGES = ("edit", "choice")  # of what the dialogue goes on with
 _SAVING = threading.Lock()  # between looking for what others have added, and adding
 UNSTORED = 0  # the id of a turn that is not on disk yet
 SCORES = range(1, 6)
@@ -208,7 +207,7 @@ class ChatSession:
         if not user and answer.text in [turn.text for turn in self.alternatives()]:
             why = "it takes the most likely word each time" if answer.sampling.get("greedy") else "ask once more"
             raise UserError(f"the bot gave the same answer again; {why}")
-        origin = (list(answer.token_ids), list(answer.logprobs), answer.sampling, answer.version)
+        origin = (list(answer.ids), list(answer.logprobs), answer.sampling, self.version)
         said = StoredTurn(UNSTORED, "", len(turns), "agent", answer.text, *origin, time.time())
         for turn in (*user, said):
             self.turns.append(turn)

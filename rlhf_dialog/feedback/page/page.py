@@ -19,7 +19,7 @@ from fastapi import FastAPI
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page import rendering
-from rlhf_dialog.feedback.page.batched_generation import Answering, AnsweringClosed
+from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.chat_session import ChatSession, SessionChanged
 from rlhf_dialog.feedback.page.layout import LOOKS, build
 from rlhf_dialog.feedback.page.open_sessions import OpenSessions
@@ -28,7 +28,6 @@ from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
 from rlhf_dialog.feedback.store.settings import PageKeys
 from rlhf_dialog.feedback.store.store import Store
 
-PATIENCE = "the program is ending; try again in a minute"
 View = list[Any]  # what the components of `layout.build` show, in their order; the last one is the note
 
 
@@ -251,9 +250,8 @@ class FeedbackPage:
                             yield [shown, *SKIPPED[1:-1], rendering.note_html("")], True
                     except SessionChanged:
                         raise
-                    except (UserError, AnsweringClosed) as error:
-                        why = error if isinstance(error, UserError) else UserError(PATIENCE)
-                        yield self._view(talk, rendering.problem_html(why)), False
+                    except UserError as error:
+                        yield self._view(talk, rendering.problem_html(error)), False
                         return
                 text = rendering.problem_html(UserError(talk.problem)) if talk.problem else rendering.note_html("")
                 yield self._view(talk, text, closes_editor=True), True

@@ -1,5 +1,6 @@
 """How much one person, and all of them together, may ask of a bot's page. Nothing of it leaves the memory."""
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -71,8 +72,6 @@ def check_length(text: str, limits: PageKeys, what: str) -> str:
 
 def _duration(seconds: float) -> str:
     """`8 seconds`, `12 minutes`, `3 hours`: rounded up."""
-    for size, name in ((3600, "hour"), (60, "minute"), (1, "second")):
-        if seconds > size or size == 1:
-            number = max(1, int(-(-seconds // size)))
-            return f"{number} {name}{'s' * (number > 1)}"
-    raise AssertionError
+    size, name = (3600, "hour") if seconds > 3600 else (60, "minute") if seconds > 60 else (1, "second")
+    number = max(1, math.ceil(seconds / size))
+    return f"{number} {name}{'s' * (number > 1)}"

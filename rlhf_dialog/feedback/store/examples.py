@@ -14,7 +14,7 @@ from sqlite3 import Row
 from typing import Any
 
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, Event, Store, StoredDialogue, as_limit
+from rlhf_dialog.feedback.store.store import CHANGES, HELDOUT, SAMPLES, Event, Store, StoredDialogue, as_limit
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
 JUDGEMENTS = {"thumb": 0, "score": 3}  # a larger value is a liked answer
@@ -79,6 +79,11 @@ class Examples:
         return sorted([*self.answers, *self.pairs], key=lambda one: one.event)
 
     @property
+    def people(self) -> list[str]:
+        """The hashes of those whose feedback is in it; samples are nobody's."""
+        return sorted({one.person for one in self.all} - {SAMPLES})
+
+    @property
     def concerned(self) -> list[str]:
         """The hashes of those whose feedback or dialogue is in it, and samples."""
         return sorted({one.person for one in self.all} | {one.owner for one in self.all if one.owner})
@@ -97,11 +102,6 @@ class TrainingSet(Examples):
     num_new: int = 0
     seen: frozenset[int] = frozenset()
 
-    @property
-    def people(self) -> list[str]:
-        """The hashes of those whose feedback is in it; samples are nobody's."""
-        return sorted({one.person for one in self.all} - {SAMPLES})
-
 
 @dataclass(frozen=True)
 class HeldOut(Examples):
@@ -111,21 +111,18 @@ class HeldOut(Examples):
 
 
 TURNS = "SELECT * FROM turns WHERE dialogue IN (SELECT dialogue FROM feedback) ORDER BY position, id"
-CHANGES = (
-    "SELECT dialogue, turn, text, created FROM feedback WHERE kind IN ('choice', 'edit') AND id <= :upto ORDER BY id"
-)
 
 
 def read_examples(store: Store, upto: int | None = None) -> Examples:
     """All labelled answers and pairs of the store as of the event `upto`. Raises UserError when the store cannot be read."""
     turns: dict[str, list[Row]] = defaultdict(list)
-    changes: dict[str, list[Row]] = defaultdict(list)
+    changes: dict[str, list[Event]] = defaultdict(list)
     with store.reading():
         events, dialogues = store.feedback(upto), {one.id: one for one in store.dialogues()}
         for turn in store.rows(TURNS):
             turns[turn["dialogue"]].append(turn)
-        for change in store.rows(CHANGES, {"upto": as_limit(upto)}):
-            changes[change["dialogue"]].append(change)
+        for event in store.feedback(upto, newest=False):
+            changes[event.dialogue].append(event)
     newest = {(event.person, event.turn): event.id for event in events if event.kind in JUDGEMENTS}
     left_out, examples = Counter[str](), list[Example]()
     for event in events:
@@ -141,14 +138,14 @@ def read_examples(store: Store, upto: int | None = None) -> Examples:
 
 
 def _example(
-    event: Event, dialogue: StoredDialogue | None, turns: Sequence[Row], changes: Sequence[Row]
+    event: Event, dialogue: StoredDialogue | None, turns: Sequence[Row], events: Sequence[Event]
 ) -> Example | str:
     """What an event says of an answer, or why it says nothing to learn from."""
     if event.kind == "dialogue_score":
         return "scores of a whole dialogue"
     by_id = {turn["id"]: turn for turn in turns}
     answer, other = by_id.get(event.turn), by_id.get(event.other)
-    prompt = () if answer is None else turns_before(turns, answer, changes)
+    prompt = () if answer is None else turns_before(turns, answer, events)
     lacks_other = event.kind == "choice" and other is None
     if dialogue is None or answer is None or lacks_other or len(prompt) < answer["position"]:
         return "ratings in dialogues that lack a turn"
@@ -168,17 +165,17 @@ def _example(
     return AnswerPair(prompt, chosen, rejected["text"], chosen_ids=chosen_ids, rejected_ids=_ids(rejected), **origin)
 
 
-def turns_before(turns: Sequence[Row], answer: Row, changes: Sequence[Row]) -> Prompt:
+def turns_before(turns: Sequence[Row], answer: Row, events: Sequence[Event]) -> Prompt:
     """The turns before `answer` as it was given: at each position what was written, chosen or edited last until then.
 
-    `changes`: the choices and edits of the dialogue by id, also those that no longer count. Empty where a turn is missing.
+    `events`: the dialogue's by id, also those that no longer count. Empty where a turn is missing.
     """
     by_id = {turn["id"]: turn for turn in turns}
     written = [(turn["created"], turn["position"], turn["text"]) for turn in turns if turn["id"] < answer["id"]]
-    for event in changes:
-        turn = by_id.get(event["turn"])
-        if turn is not None and event["created"] <= answer["created"]:
-            written.append((event["created"], turn["position"], event["text"] or turn["text"]))
+    for event in events:
+        turn = by_id.get(event.turn)
+        if event.kind in CHANGES and turn is not None and event.created <= answer["created"]:
+            written.append((event.created, turn["position"], event.text or turn["text"]))
     at = {place: text for _, place, text in sorted(written, key=itemgetter(0)) if place < answer["position"]}
     return tuple(at[place] for place in sorted(at)) if len(at) == answer["position"] else ()
 
@@ -194,10 +191,7 @@ def newest_prompts(store: Store, count: int, context_size: int, last_turn: int |
         for number, dialogue in store.rows(statement, (as_limit(last_turn),)):
             turns = store.rows("SELECT * FROM turns WHERE dialogue = ? ORDER BY position, id", (dialogue,))
             answer = next(turn for turn in turns if turn["id"] == number)
-            changes = store.rows(
-                f"SELECT * FROM ({CHANGES}) WHERE dialogue = :name", {"upto": as_limit(None), "name": dialogue}
-            )
-            if prompt := turns_before(turns, answer, changes):
+            if prompt := turns_before(turns, answer, store.feedback(newest=False, dialogue=dialogue)):
                 prompts.setdefault(prompt[-context_size:])
             if len(prompts) == count:
                 break

@@ -97,8 +97,8 @@ class GateKeys(Settings):
         2.0,
         gt=0,
         le=10**4,
-        description="guard: largest KL per token from the first version, in units of its entropy; as much as the liked replies are "
-        "off is allowed",
+        description="guard: largest KL per token from the first version, in units of its entropy; as much as the "
+        "liked replies are off is allowed",
     )
     min_distinct_2: float = Field(
         0.7, ge=0, le=10, description="guard: smallest distinct-2 of the replies, as a multiple of the first version's"

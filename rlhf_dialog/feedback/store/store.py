@@ -18,6 +18,7 @@ from rlhf_dialog.feedback.store.schema import explain_errors, transaction
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
 SPEAKERS = ("user", "agent")
+CHANGES = ("edit", "choice")  # of what the dialogue goes on with
 KINDS = ("thumb", "score", "edit", "choice", "dialogue_score", "withdrawn")
 VALUES = {"thumb": (1, -1), "score": (1, 2, 3, 4, 5), "dialogue_score": (1, 2, 3, 4, 5)}
 Values = Sequence[Any] | dict[str, Any]

@@ -9,15 +9,13 @@ import pytest
 from rlhf_dialog.feedback.commands import feedback
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Rating, Store
+from tests.parts.bots import exchange, pretended_agent
 from tests.parts.taught_bots import new_bot, talk_to
 
 
 @pytest.fixture
 def run(tmp_path):
-    model = tmp_path / "model"
-    model.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (model / name).write_text(name)
+    model = pretended_agent(tmp_path / "model")
     assert feedback.main(["init", "--run", str(tmp_path / "bot"), "--agent", str(model)]) == 0
     return tmp_path / "bot"
 
@@ -54,9 +52,7 @@ def judged(run, monkeypatch):
     monkeypatch.setattr("rlhf_dialog.feedback.store.store.secrets.token_hex", lambda _: next(ids))
     store = Bot(run).store()
     for number, value in enumerate([1, 1, -1]):
-        dialogue = store.begin("ann", "terminal")
-        store.add_turn(dialogue, 0, "user", f"question {number}")
-        answer = store.add_turn(dialogue, 1, "agent", f"answer {number}")
+        dialogue, (answer,) = exchange(store, "ann", f"question {number}", [f"answer {number}"])
         store.add_feedback(dialogue, "ann", Rating("thumb", turn=answer, value=value))
     store.add_feedback(dialogue, "bob", Rating("score", turn=answer, value=3))
     store.add_feedback(dialogue, "bob", Rating("edit", turn=answer, text="better"))
@@ -100,6 +96,8 @@ def test_it_learns_and_says_what_it_did(tmp_path, capsys):
     assert feedback.main(["learn", "--run", str(taught.folder)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^promoted: 0002 is the champion", out, re.MULTILINE), out
+    assert feedback.main(["learn", "--run", str(taught.folder)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("nothing changed: there is no new feedback")
     assert taught.champion() == "0002"
 
 

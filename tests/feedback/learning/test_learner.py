@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.learning.learner import Learner, NightState, night_sizes, rate_by_size
+from rlhf_dialog.feedback.learning.learner import Batches, Learner, NightState, night_sizes, rate_by_size
+from rlhf_dialog.feedback.learning.losses import balance_weights, kl_baseline
 from rlhf_dialog.feedback.learning.night import log_ratios
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet
@@ -92,6 +93,24 @@ def test_the_rate_falls_with_the_root_of_the_size_and_one_in_the_settings_comes_
 # --- a step ---
 
 
+def test_the_baseline_is_at_least_zero_and_takes_no_gradient():
+    ratios = torch.tensor([-3.0, 1.0], requires_grad=True)
+    assert kl_baseline(ratios).item() == 0
+    above = kl_baseline(ratios + 5)
+    assert above.item() == 4
+    assert not above.requires_grad
+
+
+def test_weights_that_balance():
+    free = (None, None)
+    assert balance_weights(30, 10, *free) == pytest.approx((40 / 60, 40 / 20))
+    assert balance_weights(10, 0, *free) == (1.0, 1.0)
+    assert balance_weights(1, 99, *free) == pytest.approx((4.0, 100 / 198))
+    assert balance_weights(30, 10, 1.0, None) == pytest.approx((1.0, 3.0))
+    assert balance_weights(30, 10, None, 1.0) == pytest.approx((10 / 30, 1.0))
+    assert balance_weights(30, 10, 2.0, 3.0) == (2.0, 3.0)
+
+
 def plain_log_probability(lm, row):
     logprobs = lm(torch.tensor([row.prompt + row.response])).logits[0].log_softmax(-1)
     start = len(row.prompt) - 1
@@ -121,6 +140,7 @@ def test_a_step_is_that_of_a_plain_loop(bot):
         mixed = [ratio(TokenizedExample(rows[i][0].prompt, rows[i - 1][0].response)) for i in range(5)]
     baseline = max(0.0, sum(mixed).item() / 5)
     assert found["kl_baseline"] == pytest.approx(baseline, abs=1e-4)
+    assert Batches(learner, training, SFT)._baseline([3]) == 0  # a single prompt has no answer of another one
     kto = [
         1.5 * (1 - torch.sigmoid(0.5 * (ratio(row) - baseline)))
         if liked

@@ -15,7 +15,7 @@ from rlhf_dialog.feedback.learning.tokenized_examples import (
     sft_prompts,
 )
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
-from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 from rlhf_dialog.models.policy import Policy
 from tests.parts.taught_bots import new_bot
 from tests.parts.tiny import chat_tokenizer, gpt2, write_data
@@ -35,7 +35,7 @@ def agent(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def encoder(agent):
-    return ExampleEncoder.from_agent(agent)
+    return ExampleEncoder(agent)
 
 
 def ids(agent, text):
@@ -68,7 +68,8 @@ def test_what_does_not_fit_into_the_positions_is_cut(encoder):
 
 def test_with_a_chat_template_a_response_ends_with_its_end_of_turn():
     tokenizer = chat_tokenizer()
-    encoder = ExampleEncoder(prompt_encoder(tokenizer, CHAT_TEMPLATE, 100), 5, 128, len(tokenizer))
+    turns, settings = prompt_encoder(tokenizer, CHAT_TEMPLATE, 100), AgentSettings(turn_separator=CHAT_TEMPLATE)
+    encoder = ExampleEncoder(ChatAgent(Policy(gpt2(vocab_size=261)), turns, settings))
     assert tokenizer.decode(encoder.encode_answer(["Hi ."], "Why ?").response).endswith("Why ?<|im_end|>")
 
 
@@ -78,17 +79,6 @@ def test_a_pair_has_two_rows_with_names_of_their_own(agent, encoder):
     assert [row.response for row in encoder.encode_example(pair)] == [ids(agent, " Why ? <EOU>"), ids(agent, " No .")]
     answer = RatedAnswer(("Hi .",), "No .", True, "thumb", "p", "d", 8)
     assert (row_names(answer), len(encoder.encode_example(answer))) == (["8"], 1)
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 8])
-def test_log_probabilities_are_those_of_each_row_alone(batch_size):
-    lm = gpt2().eval()
-    found = compute_logprobs_in_batches(Policy(lm), ROWS, 256, batch_size)
-    for row, value in zip(ROWS, found.tolist(), strict=True):
-        logprobs = lm(torch.tensor([row.prompt + row.response])).logits[0].log_softmax(-1)
-        start = len(row.prompt) - 1
-        wanted = sum(logprobs[start + i, token].item() for i, token in enumerate(row.response))
-        assert value == pytest.approx(wanted, abs=1e-4)
 
 
 def test_the_first_version_is_asked_once_for_each_row(tmp_path, monkeypatch):

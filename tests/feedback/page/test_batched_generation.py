@@ -35,13 +35,14 @@ class Gate:
     """`stream`, which begins when the gate is open, and writes at the `pace`; `sizes` are those of the batches."""
 
     def __init__(self, monkeypatch):
-        self.open, self.entered, self.sizes, self.steps = threading.Event(), threading.Event(), [], []
+        self.open, self.entered, self.sizes, self.agents, self.steps = threading.Event(), threading.Event(), [], [], []
         self.pace = threading.Semaphore(10**6)
         self._stream = module.stream
         monkeypatch.setattr(module, "stream", self)
 
     def __call__(self, agent, prompts, show, numbers):
         self.sizes.append(len(prompts))
+        self.agents.append(agent)
         self.entered.set()
         assert self.open.wait(60)
         self.steps.append(0)
@@ -70,14 +71,14 @@ def test_an_answer_is_what_the_agent_gives_for_its_random_numbers(chat_agent):
         answers = list(answering.stream(["Hello"], answering.begin(), seed=7))
         turns = [f"turn {i}" for i in range(9)]
         long, short = (last(answering.stream(some, "agent", seed=1)) for some in (turns, [" turn 4", *turns[5:]]))
-    assert long.token_ids == short.token_ids  # context_size is 5, as in a chat
+    assert long.ids == short.ids  # context_size is 5, as in a chat
     answer = answers[-1]
-    assert [len(one.token_ids) for one in answers] == list(range(1, len(answers) + 1))
+    assert [len(one.ids) for one in answers] == list(range(1, len(answers) + 1))
     assert [one.ended for one in answers] == [False] * (len(answers) - 1) + [True]
     assert all(late.text.startswith(early.text) for early, late in pairwise(answers))
-    assert (answer.text, list(answer.token_ids), answer.ended) == (reply.text, reply.ids, True)
+    assert (answer.text, list(answer.ids), answer.ended) == (reply.text, reply.ids, True)
     assert list(answer.logprobs) == responses.logprobs[0][responses.tokens.response_mask[0]].tolist()
-    assert (answer.sampling["seed"], answer.sampling["temperature"], answer.version) == (7, 1.0, "agent")
+    assert (answer.sampling["seed"], answer.sampling["temperature"]) == (7, 1.0)
 
 
 def test_who_waits_together_is_one_batch_and_gets_what_it_would_get_alone(chat_agent, gate):
@@ -94,7 +95,7 @@ def test_who_waits_together_is_one_batch_and_gets_what_it_would_get_alone(chat_a
         assert first.result().ended
         assert gate.sizes == [1, 4]
         alone = [last(answering.stream(TURNS[i], version, seed=i)) for i in range(len(TURNS))]
-    assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]
+    assert [answer.ids for answer in together] == [answer.ids for answer in alone]
     assert [answer.text for answer in together] == [answer.text for answer in alone]
     for a, b in zip(together, alone, strict=True):
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
@@ -112,7 +113,8 @@ def test_a_batch_has_at_most_so_many_and_one_version(bot, gate):
             futures.append(people.submit(lambda v=version: last(answering.stream(["Hi"], v))))
             waiting(answering, count)
         gate.open.set()
-        assert [one.result().version for one in futures] == [old, old, new, old, old]
+        assert all(one.result().ended for one in futures)
+        assert [agent is answering._served.agent(new) for agent in gate.agents] == [False, False, True, False]
     assert gate.sizes == [1, 2, 1, 1]
 
 
@@ -120,7 +122,7 @@ def test_the_seed_of_the_program_decides_all_answers(chat_agent):
     def said(seed):
         with Answering(chat_agent, seed=seed) as answering:
             version = answering.begin()
-            return [last(answering.stream(["Hello"], version)).token_ids for _ in range(3)]
+            return [last(answering.stream(["Hello"], version)).ids for _ in range(3)]
 
     first = said(5)
     assert first == said(5) != said(6)
@@ -137,8 +139,8 @@ def test_who_leaves_is_not_generated_for(chat_agent, gate):
         answers.close()
         gate.pace.release(10**6)
         answer = last(answering.stream(["Hello"], version, seed=3))
-    assert gate.steps[0] <= 2 < len(answer.token_ids)
-    assert gate.steps[1:] == [len(answer.token_ids)]
+    assert gate.steps[0] <= 2 < len(answer.ids)
+    assert gate.steps[1:] == [len(answer.ids)]
 
 
 def test_an_end_reaches_everybody(chat_agent, gate):
@@ -192,4 +194,4 @@ def test_an_answer_that_goes_into_a_loop_ends_there_and_an_evaluations_reply_doe
     assert loops[0] < 90
     with Answering(agent) as answering:
         answer = last(answering.stream(["Hello"], answering.begin()))
-    assert (answer.token_ids, answer.ended, answer.truncated) == (tuple(ids[: loops[0]]), True, False)
+    assert (answer.ids, answer.ended, answer.truncated) == (tuple(ids[: loops[0]]), True, False)

@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.rates import Bucket, Rates, _duration, check_length
+from rlhf_dialog.feedback.page.rates import Rates, _duration, check_length
 from rlhf_dialog.feedback.store.settings import PageKeys
 
 
@@ -19,21 +19,6 @@ def clock():
     return Clock()
 
 
-def test_a_bucket_fills_again(clock):
-    bucket = Bucket(3, 60, clock)
-    for _ in range(3):
-        assert bucket.wait() == 0
-        bucket.take()
-    assert bucket.wait() == pytest.approx(20)
-    clock.now += 20
-    assert bucket.wait() == 0
-    clock.now += 1000
-    for _ in range(3):  # not more than its size
-        assert bucket.wait() == 0
-        bucket.take()
-    assert bucket.wait() == pytest.approx(20)
-
-
 def test_one_person_and_all_together(clock):
     rates = Rates(PageKeys(page_messages_a_minute=2, page_times_in_all=2), clock)
     for person in ("a", "b"):
@@ -46,6 +31,11 @@ def test_one_person_and_all_together(clock):
     rates.count("ratings", "a")
     clock.now += 30
     rates.count("messages", "a")
+    clock.now += 1000  # all that may be is there again, and not more
+    for _ in range(2):
+        rates.count("messages", "a")
+    with pytest.raises(UserError, match="wait 30 seconds"):
+        rates.count("messages", "a")
 
 
 def test_durations():

@@ -10,16 +10,13 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.bot import Bot, is_bot
 from rlhf_dialog.feedback.store.store import Rating, Store
 from rlhf_dialog.runs.lock import lock_folder
+from tests.parts.bots import exchange, pretended_agent
 from tests.parts.folders import contents, names
 
 
 @pytest.fixture
 def agent(tmp_path):
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name in ("config.json", "model.safetensors", "rlhf_dialog.json"):
-        (folder / name).write_text(name)
-    return folder
+    return pretended_agent(tmp_path / "model", "rlhf_dialog.json")
 
 
 @pytest.fixture
@@ -212,9 +209,7 @@ def ann(bot):
     """The hash of a person with a dialogue and a thumb; bob has them too."""
     store = bot.store()
     for name in ("ann", "bob"):
-        dialogue = store.begin(name, "terminal")
-        store.add_turn(dialogue, 0, "user", f"a line of {name}")
-        turn = store.add_turn(dialogue, 1, "agent", "towels")
+        dialogue, (turn,) = exchange(store, name, f"a line of {name}")
         store.add_feedback(dialogue, name, Rating("thumb", turn, 1, f"the reason of {name}"))
     person = store.hash_person("ann")
     store.close()
@@ -293,8 +288,7 @@ def test_nights_at_once_lose_nothing(bot):
 def test_an_older_store_gives_no_event_the_number_of_one_that_was_learned(bot):
     night(bot, last_event=70)
     store = bot.store()
-    dialogue = store.begin("ann", "terminal")
-    turn = store.add_turn(dialogue, 0, "agent", "Two streets .")
+    dialogue, (turn,) = exchange(store, "ann")
     assert store.add_feedback(dialogue, "ann", Rating("thumb", turn=turn, value=1)) == 71
     store.close()
     store = bot.store()

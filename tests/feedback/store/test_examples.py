@@ -24,24 +24,11 @@ from rlhf_dialog.feedback.store.examples import (
     training_set,
 )
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin
+from rlhf_dialog.feedback.store.store import Rating, Store
+from tests.parts.bots import exchange as talk
 
 COUNTS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=2), st.integers(1, 200), min_size=1, max_size=12)
 CAPS = st.sampled_from([0.05, 0.1, 0.2, 0.3, 1 / 3, 0.5, 0.9, 1.0])
-
-
-@pytest.fixture
-def store(tmp_path):
-    store = Store.create(tmp_path / "feedback.sqlite")
-    yield store
-    store.close()
-
-
-def talk(store, person="p", asked="Is it far ?", answers=("Two streets .",), **turn):
-    """A dialogue of one question with its answers; its id and the ids of the answers."""
-    dialogue = store.begin(person, "terminal")
-    store.add_turn(dialogue, 0, "user", asked)
-    return dialogue, [store.add_turn(dialogue, 1, "agent", text, TurnOrigin(**turn)) for text in answers]
 
 
 def answer(event, person="p", liked=True, response="Two streets .", heldout=False, prompt=("Is it far ?",)):

@@ -8,20 +8,14 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
 from rlhf_dialog.feedback.store.formats import native, trl
 from rlhf_dialog.feedback.store.imports import import_file
-from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin, is_heldout
+from rlhf_dialog.feedback.store.store import Rating, Store, is_heldout
+from tests.parts.bots import exchange
 
 KTO = [{"prompt": f"Question {n} ?", "completion": f"Answer {n} .", "label": n % 2 == 0} for n in range(40)]
 DPO = [{"prompt": "Is it far ?", "chosen": "Two streets .", "rejected": "Yes ."}]
 ASK = {"role": "user", "content": "Is it far ?"}
 YES, STREETS = ({"role": "assistant", "content": text} for text in ("Yes .", "Two streets ."))
 ABOUT = ("thumb", "p", "d", 1)
-
-
-@pytest.fixture
-def store(tmp_path):
-    found = Store.create(tmp_path / "feedback.sqlite")
-    yield found
-    found.close()
 
 
 def jsonl(path, rows):
@@ -78,12 +72,8 @@ def test_what_answers_one_prompt_is_held_out_together(store, tmp_path):
 
 
 def test_an_export_into_another_bot_and_back(store, tmp_path):
-    dialogue = store.begin("ann", "terminal")
-    store.add_turn(dialogue, 0, "user", "naïve ?")
-    answer, other = (
-        store.add_turn(dialogue, 1, "agent", text, TurnOrigin([1], [-1.0], {"top_k": 0}, "0001"))
-        for text in ("Hello .", "Hi .")
-    )
+    origin = {"token_ids": [1], "logprobs": [-1.0], "sampling": {"top_k": 0}, "version": "0001"}
+    dialogue, (answer, other) = exchange(store, "ann", "naïve ?", ("Hello .", "Hi ."), **origin)
     store.add_feedback(dialogue, "bob", Rating("thumb", turn=answer, value=1))
     store.add_feedback(dialogue, "bob", Rating("thumb", turn=answer, value=-1, text="short"))
     store.add_feedback(dialogue, "bob", Rating("choice", turn=other, other=answer))
@@ -191,22 +181,20 @@ def test_the_prompt_that_two_texts_share():
     assert turns(record) == [(0, "agent", "Yes . Two streets ."), (0, "agent", "Yes . Far .")]
 
 
-def test_messages_system_messages_tools_and_images_are_read_as_in_training():
+def test_messages_system_messages_and_images_are_read_as_in_training():
     system = {"role": "system", "content": "You guide guests ."}
     parts = {"role": "human", "content": [{"type": "text", "text": "Which"}, {"type": "text", "text": "ones ?"}]}
-    calls = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "map", "arguments": "{}"}}]}
     image = {"role": "user", "content": [{"type": "text", "text": "Here ?"}, {"type": "image", "image": "x"}]}
     thoughtful = YES | {"reasoning_content": "They ask for the way ."}
     rows = [
         {"prompt": [system, ASK, {"from": "gpt", "value": "Two ."}, parts], "completion": [thoughtful], "label": True},
-        {"prompt": [ASK, calls, {"role": "tool", "content": "2"}], "completion": [YES], "label": True},
         {"prompt": [image], "completion": [YES], "label": True},
     ]
     found = trl_read(rows, "kto")
     said = [(0, "user", "Is it far ?"), (1, "agent", "Two ."), (2, "user", "Which ones ?"), (3, "agent", "Yes .")]
     assert [turns(one) for one in found.records] == [said]
     assert found.unread == {"system message": 1, "reasoning_content of a turn": 1}
-    assert [("tool" in reason or "image" in reason, n) for reason, n in found.left_out.items()] == [(True, 1)] * 2
+    assert [("image" in reason, n) for reason, n in found.left_out.items()] == [(True, 1)]
     human = "\n\nHuman: Hello .\n\nAssistant: Hi .\n\nHuman: Is it far ?\n\nAssistant:"
     (record,) = trl_read([{"prompt": [ASK], "chosen": f"{human} Yes .", "rejected": f"{human} No ."}], "dpo").records
     assert [text for *_, text in turns(record)] == ["Hello .", "Hi .", "Is it far ?", "Yes .", "No ."]

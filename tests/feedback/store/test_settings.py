@@ -1,10 +1,9 @@
-"""config.yaml of a bot, and how many ratings are still missing."""
+"""config.yaml of a bot."""
 
 import re
 
 import yaml
 
-from rlhf_dialog.feedback.store.examples import describe_progress
 from rlhf_dialog.feedback.store.settings import BotSettings, PageKeys, default_settings, read_settings
 
 
@@ -52,7 +51,3 @@ def test_keys_of_earlier_versions_have_no_effect_and_say_so(tmp_path, caplog):
     keys = ("contradiction_confidence", "page_wrong_passwords", "ppo_kl_coef", "max_kl", "max_perplexity_rise")
     said = [record.getMessage().partition(";")[0] for record in caplog.records]
     assert said == [f"{key}: has no effect here" for key in keys]
-
-
-def test_a_fifth_is_held_out_so_thirty_take_about_150_ratings():
-    assert describe_progress(12, 3, BotSettings()).startswith("12 of about 150 ratings: one dialogue of 5 is held out")
