@@ -96,6 +96,7 @@ class GuardMeasurement:
         draws = math.ceil(count / len(newest)) if newest else 0
         self.prompts = [Dialogue(list(turns)) for turns in (newest * draws)[:count]]
         self.prompts += pick_prompts(learner.sft_prompts("validation"), count, settings.seed)
+        self.chat_sampling = chat_sampling(learner.agent.settings)
 
     def measure(self) -> list[GuardLimit]:
         """The guards of the learner's policy as it is now."""
@@ -106,7 +107,7 @@ class GuardMeasurement:
         distinct = own / first if first else 1.0
         limit = settings.max_worsening
         return [
-            GuardLimit("relative KL", self._relative_kl(), settings.max_relative_kl, True),
+            GuardLimit("relative KL", self._relative_kl(replies), settings.max_relative_kl, True),
             GuardLimit("distinct-2, of the first version's", distinct, settings.min_distinct_2, False),
             worsening("loss of likelihood", limit, -ours.likelihood, -theirs.likelihood, -liked.likelihood),
             worsening(
@@ -117,11 +118,16 @@ class GuardMeasurement:
         ]
 
     def _replies(self, policy: Policy) -> list[Reply]:
-        return sample_replies(self.learner, policy, self.prompts, chat_sampling(self.learner.agent.settings))
+        return sample_replies(self.learner, policy, self.prompts, self.chat_sampling)
 
-    def _relative_kl(self) -> float:
+    def _samples(self, policy: Policy, replies: list[Reply]) -> list[Reply]:
+        """Of the policy's own distribution: `replies`, where a chat samples from it too."""
+        is_same = self.chat_sampling == self.learner.agent.sampling
+        return replies if is_same else sample_replies(self.learner, policy, self.prompts)
+
+    def _relative_kl(self, replies: list[Reply]) -> float:
         """The mean log-ratio per token of the policy's own samples, an estimate of the KL divergence, in its unit."""
-        drawn = sample_replies(self.learner, self.learner.policy, self.prompts)
+        drawn = self._samples(self.learner.policy, replies)
         measures = self._measures(drawn)
         log_ratios = self._logprobs(self.learner.policy, self._rows(drawn)) - measures.logprobs
         return float(log_ratios.sum() / measures.length.sum()) / self._kl_unit if measures.length.any() else math.nan
@@ -149,7 +155,7 @@ class GuardMeasurement:
         A policy that says what people like has a KL of no more than the first version's surprise at it. Where that is above the
         limit, it takes the limit's place.
         """
-        drawn = self._measures(sample_replies(self.learner, self.learner.reference_policy, self.prompts))
+        drawn = self._measures(self._samples(self.learner.reference_policy, self._first_replies))
         return max(drawn.surprise, LEAST_ENTROPY, self._liked_measures.surprise / self.settings.max_relative_kl)
 
     def _rows(self, replies: Sequence[Reply]) -> list[TokenizedExample]:

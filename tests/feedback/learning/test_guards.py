@@ -75,7 +75,7 @@ def test_the_divergence_and_likelihood_of_given_replies(bot, monkeypatch):
     """The same replies of both: log-ratio and entropy per token, with a plain loop; two bigrams of three are distinct in both."""
     given = [Reply("a b a b", [40, 41, 257], False), Reply("c", [50], True)]
     given += [Reply("", [], False), Reply("d.", [60, 257], False)]
-    guards, found = measured_by(bot, 0.05, [given] * 4, monkeypatch, guard_prompts=4, max_relative_kl=1e4)
+    guards, found = measured_by(bot, 0.05, [given, given], monkeypatch, guard_prompts=4, max_relative_kl=1e4)
     learner = guards.learner
     turns, counts = [prompt.prompt_turns for prompt in guards.prompts], [len(reply.ids) for reply in given]
     own, theirs = (
@@ -137,7 +137,7 @@ def test_the_replies_that_are_looked_at_are_those_of_a_chat(bot, monkeypatch):
 
 def test_fewer_distinct_bigrams(bot, monkeypatch):
     ours, theirs = ([Reply(text, [40], False)] * 4 for text in ("a a a a a", "a b c d"))
-    found = measured_by(bot, 0, [ours, theirs] * 2, monkeypatch, min_distinct_2=0.5, guard_prompts=4)[1][1]
+    found = measured_by(bot, 0, [ours, theirs], monkeypatch, min_distinct_2=0.5, guard_prompts=4)[1][1]
     assert found.value == pytest.approx((1 / 16) / (3 / 12))
     assert not found.passed
 
@@ -153,7 +153,7 @@ def test_unlikely_replies_unfinished_ones_and_longer_ones_fail(bot, monkeypatch,
             logits = guards.learner.reference_policy.lm(ids).logits[0, -1]
         good.append(Reply("Yes.", [int(logits.argmax())], False))
         bad.append(Reply("Yes", [int(logits.argmin())] * (2 + len(bad) % 2), False))
-    replies = iter(([good, bad] if better else [bad, good]) * 2)
+    replies = iter([good, bad] if better else [bad, good])
     monkeypatch.setattr(guards_module, "sample_replies", lambda *_: next(replies))
     fresh = GuardMeasurement(guards.learner, Examples([], []))  # nobody has liked anything
     fresh.prompts = guards.prompts
