@@ -23,7 +23,7 @@ SMALL = {
 
 def run(folder, world, resume=False, **changes):
     config = load_policy_config(None, SMALL | {"data_path": str(world), "run_dir": str(folder)} | changes)
-    PolicyRun(config, resume=resume).train()
+    PolicyRun(config, resume=resume).run()
     return folder / "run"
 
 

@@ -5,7 +5,6 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from random import Random
 from typing import Any
 
@@ -23,14 +22,9 @@ class Chances:
 
     shares: Mapping[Any, float]
 
-    @cached_property
-    def _drawn_from(self) -> tuple[list[Any], list[float]]:
-        return list(self.shares), list(accumulate(self.shares.values()))
-
     def draw(self, rng: Random) -> Any:
         """One of the values."""
-        values, sums = self._drawn_from
-        return rng.choices(values, cum_weights=sums)[0]
+        return rng.choices(list(self.shares), list(self.shares.values()))[0]
 
 
 def meets(slot: str, limit: str, value: str) -> bool:

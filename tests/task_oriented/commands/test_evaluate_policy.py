@@ -23,7 +23,7 @@ from tests.parts.text_environments import Letters
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    policy_run(folder, epoch=1, eval_interval=0).train()
+    policy_run(folder, epoch=1, eval_interval=0).run()
     return folder
 
 

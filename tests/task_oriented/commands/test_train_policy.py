@@ -97,7 +97,7 @@ def test_a_wrong_environment_ends_with_code_2(tmp_path, capsys):
     keys = {"environment": {"id": "Endless", "args": {}}, "max_turns": 4, "run_dir": str(tmp_path / "runs")}
     path.write_text(yaml.safe_dump(keys), encoding="utf-8")
     assert train_policy.main(["--config", str(path), "--register", own_environments.__file__]) == 2
-    assert "after 4 turns (max_turns)" in capsys.readouterr().err
+    assert "after 4 replies (max_turns)" in capsys.readouterr().err
 
 
 @pytest.fixture

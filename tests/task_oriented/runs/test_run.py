@@ -48,7 +48,7 @@ WHOLE = {"imitation_dialogues": 4, "eval_interval": 4, "save_interval": 4}
 def whole(tmp_path_factory):
     """The folder of a run that nobody disturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    policy_run(folder, **WHOLE).train()
+    policy_run(folder, **WHOLE).run()
     return folder / "run"
 
 
@@ -57,7 +57,7 @@ def weights(run: Path) -> bytes:
 
 
 def resumed(folder: Path, **changes) -> Path:
-    policy_run(folder, resume=True, **WHOLE | changes).train()
+    policy_run(folder, resume=True, **WHOLE | changes).run()
     return folder / "run"
 
 
@@ -89,7 +89,7 @@ def test_a_failure_while_turns_are_sampled_loses_no_finished_iteration(tmp_path,
 
     monkeypatch.setattr(Sampler, "sample", failing)
     with pytest.raises(RunStopped):
-        policy_run(tmp_path, **WHOLE).train()
+        policy_run(tmp_path, **WHOLE).run()
     assert (tmp_path / "run" / "checkpoints" / "latest").read_text(encoding="utf-8") == "iter_000003"
     assert not (tmp_path / "run" / "agent").exists()
     monkeypatch.setattr(Sampler, "sample", sample)
@@ -102,21 +102,23 @@ def test_a_failure_while_turns_are_sampled_loses_no_finished_iteration(tmp_path,
 def test_a_run_in_an_environment_of_the_users_own_goes_on_and_has_no_rules_beside_it(tmp_path):
     own = {"environment": {"id": "Guess", "args": {}}, "domain": "restaurant", "error_rate": 0.0, "step_timeout_s": 20}
     own["policy"] = {"id": "ppo", "args": PPO_ARGS | {"final_lr": 1.0}}  # else the learning rate depends on `epoch`
-    whole = policy_run(tmp_path, experiment_name="whole", **own).train()
-    assert whole["eval/success"] == 1.0
-    assert "eval/handcrafted_success" not in whole
-    policy_run(tmp_path, epoch=3, **own).train()
-    policy_run(tmp_path, resume=True, **own).train()
-    assert numbers(tmp_path / "run")[3:] == numbers(tmp_path / "whole")[3:]
+    policy_run(tmp_path, experiment_name="whole", **own).run()
+    whole = numbers(tmp_path / "whole")
+    assert whole[-1]["eval/success"] == 1.0
+    assert "eval/handcrafted_success" not in whole[-1]
+    policy_run(tmp_path, epoch=3, **own).run()
+    policy_run(tmp_path, resume=True, **own).run()
+    assert numbers(tmp_path / "run")[3:] == whole[3:]
     with pytest.raises(UserError, match="was trained on the domain Guess"):
-        policy_run(tmp_path, resume=True, epoch=7, **own | {"environment": {"id": "Hurried", "args": {}}}).train()
+        policy_run(tmp_path, resume=True, epoch=7, **own | {"environment": {"id": "Hurried", "args": {}}}).run()
 
 
 @pytest.mark.slow
 def test_the_last_line_says_what_came_out_and_where_the_plot_is(tmp_path, caplog):
     run = policy_run(tmp_path, epoch=3)
     with caplog.at_level("INFO", logger="rlhf_dialog"):
-        metrics = run.train()
+        run.run()
+    metrics = numbers(tmp_path / "run")[-1]
     last, plot = caplog.records[-1].getMessage(), tmp_path / "run" / "plot.png"
     assert f"3 iterations, {metrics['dialogues']} dialogues: success {metrics['eval/success']:.3f}" in last
     assert f"(handcrafted: {metrics['eval/handcrafted_success']:.3f}, " in last
@@ -128,11 +130,11 @@ def test_the_last_line_says_what_came_out_and_where_the_plot_is(tmp_path, caplog
 def test_what_an_environment_of_the_users_own_cannot_do_is_refused_before_anything_is_written(tmp_path):
     own = {"environment": {"id": "Guess", "args": {}}, "domain": "restaurant", "error_rate": 0.0}
     with pytest.raises(UserError, match="rules need a domain"):
-        policy_run(tmp_path, imitation_dialogues=3, **own).train()
+        policy_run(tmp_path, imitation_dialogues=3, **own).run()
     with pytest.raises(UserError, match="error_rate: an environment of your own"):
         policy_run(tmp_path, **own | {"error_rate": 0.1})
     with pytest.raises(UserError, match="unknown policy 'pppo'"):
-        policy_run(tmp_path, policy={"id": "pppo"}).train()
+        policy_run(tmp_path, policy={"id": "pppo"}).run()
     assert not (tmp_path / "run").exists()
 
 
@@ -248,4 +250,4 @@ def test_a_folder_in_use_is_refused_before_anything_is_built(tmp_path, monkeypat
     (run.folder / "checkpoints").mkdir()
     monkeypatch.setattr(PolicyRun, "_build", lambda self: pytest.fail("something was built"))
     with pytest.raises(UserError):
-        run.train()
+        run.run()

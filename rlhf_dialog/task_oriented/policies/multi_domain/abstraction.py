@@ -65,7 +65,6 @@ def _rank(kind: str, entropies: Mapping[str, float]) -> dict[str, str]:
 
 
 def write_abstraction(path: str | Path, abstraction: Abstraction) -> None:
-    """Write the JSON file."""
     write_json(Path(path), abstraction)
 
 

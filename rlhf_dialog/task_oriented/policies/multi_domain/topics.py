@@ -92,10 +92,9 @@ def _pattern(words: Iterable[str]) -> re.Pattern[str]:
 
 def _unshared_values(domain: MultiDomain) -> dict[str, list[str]]:
     """For each domain the values of its slots that no other domain has; none with digits, which are numbers of people too."""
-    slots = {name: service.constraints.values() for name, service in domain.services.items()}
     values_by_name = {
-        name: {value for chances in chances_of_slots for value in chances.shares}
-        for name, chances_of_slots in slots.items()
+        name: {value for chances in service.constraints.values() for value in chances.shares}
+        for name, service in domain.services.items()
     }
     counts = Counter(value for values in values_by_name.values() for value in values)
     unshared = {
