@@ -1,7 +1,6 @@
 import json
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -15,7 +14,6 @@ from rlhf_dialog.task_oriented.runs.training_world import open_person_world, ope
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from tests.parts import own_environments  # noqa: F401 - it registers them
 from tests.parts.policy_runs import PPO_ARGS, domain_file, numbers, policy_run
-from tests.parts.scripted_teacher import ScriptedTeacher
 from tests.parts.small_domain import small_domain
 from tests.parts.small_world import write_world
 
@@ -192,9 +190,6 @@ def test_what_a_person_rewards_follows_from_the_domain():
     assert other.model_dump()["domain"] == {"actions": "a.json", "state": {"id": "mine", "args": {}}}
 
 
-OWN = {"id": "Guess", "args": {}}
-
-
 def settings(**changes):
     given = {"domain": "restaurant", "error_rate": 0.3, "user": "unfriendly", "max_turns": 7, "environment": None}
     return given | changes
@@ -210,7 +205,7 @@ def test_a_domain_and_its_user(tmp_path):
 
 
 def test_a_class_of_the_users_own():
-    world = open_world(settings(environment=OWN))
+    world = open_world(settings(environment={"id": "Guess", "args": {}}))
     assert (world.name, world.domain, world.num_features) == ("Guess", None, 2)
     assert list(world.names) == ["action 0", "action 1"]
     assert world.hash != open_world(settings(environment={"id": "Endless", "args": {}})).hash
@@ -232,15 +227,24 @@ def test_a_subclass_of_the_act_level_has_its_domain_and_its_rules():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"domain": {"actions": "nowhere.json", "state": {"id": "last_turns", "args": {}}}}, "no file 'nowhere.json'"),
-        ({"domain": "multiwoz", "data_path": "{folder}"}, "one domain"),
+        ({"error_rate": 0.15}, r"error_rate: with several domains .* found 0\.15"),
+        ({"user": "unfriendly"}, "user 'unfriendly': with several domains"),
+        ({"domain": "restaurant", "data_path": None, "end_reward": [1, 0]}, "end_reward: only the domain multiwoz"),
     ],
 )
-def test_what_a_person_cannot_talk_about(tmp_path, changes, said):
-    write_world(tmp_path)
-    given = {key: value.format(folder=tmp_path) if isinstance(value, str) else value for key, value in changes.items()}
+def test_what_does_not_fit_one_domain_or_several(tmp_path, changes, said):
+    given = {"domain": "multiwoz", "data_path": str(write_world(tmp_path)), "error_rate": 0.0, "user": "friendly"}
     with pytest.raises(UserError, match=said):
-        open_person_world(settings(**given), ScriptedTeacher({}, Random(0)))
+        open_world(settings(**given | changes))
+
+
+def test_what_a_person_cannot_talk_about(tmp_path):
+    nowhere = {"actions": "nowhere.json", "state": {"id": "last_turns", "args": {}}}
+    with pytest.raises(UserError, match=r"no file 'nowhere\.json'"):
+        open_person_world(settings(domain=nowhere), teacher=None)
+    several = settings(domain="multiwoz", data_path=str(write_world(tmp_path)))
+    with pytest.raises(UserError, match="one domain"):
+        open_person_world(several, teacher=None)
 
 
 def test_a_folder_in_use_is_refused_before_anything_is_built(tmp_path, monkeypatch):
