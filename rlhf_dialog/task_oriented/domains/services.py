@@ -8,8 +8,8 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
-from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.task_oriented.domains.domain import DONTCARE, NAME, UNKNOWN, Entity
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains.domain import DONTCARE, NAME, UNKNOWN, Entity, check_known
 
 AT_MOST, AT_LEAST = "arriveBy", "leaveAt"  # slots of times; a constraint is a limit, of the others a value
 TIMES = (AT_MOST, AT_LEAST)
@@ -121,9 +121,7 @@ class MultiDomain:
     def only(self, names: Collection[str]) -> "MultiDomain":
         """These services alone; the orders are those of all without the others. Raises UserError for an unknown name, or none."""
         for name in names:
-            if name not in self.services:
-                hint = nearest(str(name), self.services) or "."
-                raise UserError(f"domain {self.name}: it has no domain '{name}'{hint} Use {', '.join(self.services)}")
+            check_known(f"domain {self.name}: the domain", name, self.services)
         shares: dict[tuple[str, ...], float] = {}
         for order, share in self.orders.shares.items():
             kept = tuple(name for name in order if name in names)

@@ -134,8 +134,8 @@ def test_slots_are_ranked_written_and_read_again(tmp_path):
     ("content", "said"),
     [
         ("[1]", "is not an abstraction"),
-        ('{"tee": {}}', "'tee'; did you mean 'tea'"),
-        ('{"tea": {"kinds": "slot0"}}', "'kinds'; did you mean 'kind'"),
+        ('{"tee": {}}', "'tee' is unknown; did you mean 'tea'"),
+        ('{"tea": {"kinds": "slot0"}}', "'kinds' is unknown; did you mean 'kind'"),
         ('{"tea": {"kind": "x", "size": "x"}}', "tea has 'x' twice"),
         ('{"tea": {"kind": 1}}', "tea has 1"),
     ],
