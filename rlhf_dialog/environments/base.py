@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.user_code import TimeLimit, as_user_error, ends_the_process, find_user_line, run_with_timeout
 
+T = TypeVar("T")
 LARGEST_REWARD = 1e6
 REWARD = "a finite number from -1e6 to 1e6"
 SUCCESS = "success in its last info as True or False, or leave it out"
@@ -152,7 +153,7 @@ def build_environment(name: str, args: dict[str, Any]) -> Environment:
     with as_user_error(f"environment {name}: its constructor"):
         built: Environment = EnvironmentFactory.classes[name](**args)
     for method in ("reset", "step"):
-        _check_method(built, method)
+        check_method(built, method)
     return built
 
 
@@ -161,7 +162,7 @@ def open_episode(environment: Environment, seed: int | None = None, limits: Epis
 
     Raises UserError when it raises, takes longer than `limits` allow, or returns something else.
     """
-    found = _call(environment, "reset", limits, lambda: environment.reset(seed=seed))
+    found = call(environment, "reset", limits, lambda: environment.reset(seed=seed))
     is_pair = isinstance(found, tuple) and len(found) == 2
     if not (is_pair and isinstance(found[0], str) and isinstance(found[1], dict)):
         raise _wrong(environment, f"reset returned {found!r}; return a pair (text, info)")
@@ -174,19 +175,13 @@ def open_episode(environment: Environment, seed: int | None = None, limits: Epis
 
 def answer(environment: Environment, reply: str, limits: EpisodeLimits = NO_LIMITS) -> Step:
     """Make one step. Raises UserError as `open_episode` does, and for what cannot be learned from."""
-    found = _call(environment, "step", limits, lambda: environment.step(reply))
+    found = call(environment, "step", limits, lambda: environment.step(reply))
     is_step = isinstance(found, tuple) and len(found) == 5
     if not (is_step and isinstance(found[0], str) and isinstance(found[4], dict)):
         raise _wrong(environment, f"step returned {found!r}; return (text, reward, terminated, truncated, info)")
     text, reward, terminated, truncated, info = found
     _check_texts(environment, "step", [text])
-    if not is_reward(reward):
-        raise _wrong(environment, f"step returned the reward {reward!r}; return {REWARD}")
-    for name, value in (("terminated", terminated), ("truncated", truncated)):
-        if not is_truth(value):
-            raise _wrong(environment, f"step returned {value!r} as {name}; return True or False")
-    if (terminated or truncated) and not says_success(info):
-        raise _wrong(environment, f"step returned the success {info['success']!r}; return {SUCCESS}")
+    check_outcome(type(environment).__name__, reward, terminated, truncated, info)
     return text, float(reward), bool(terminated), bool(truncated), info
 
 
@@ -200,27 +195,43 @@ def check_turns(environment: Environment, number: int, limits: EpisodeLimits) ->
         )
 
 
-def _call(environment: Environment, method: str, limits: EpisodeLimits, work: Callable[[], Any]) -> Any:
-    """What the method returns; its exceptions name class, method and line."""
-    _check_method(environment, method)
-    seconds = limits.step_timeout_s
-    with as_user_error(f"environment {type(environment).__name__}: {method}", type(environment)):
+def check_outcome(name: str, reward: Any, terminated: Any, truncated: Any, info: Mapping[str, Any]) -> None:
+    """Raises UserError, with the name of the environment, for parts of a step that cannot be learned from."""
+    if not is_reward(reward):
+        raise UserError(f"environment {name}: step returned the reward {reward!r}; return {REWARD}")
+    for part, value in (("terminated", terminated), ("truncated", truncated)):
+        if not is_truth(value):
+            raise UserError(f"environment {name}: step returned {value!r} as {part}; return True or False")
+    if (terminated or truncated) and not says_success(info):
+        raise UserError(f"environment {name}: step returned the success {info['success']!r}; return {SUCCESS}")
+
+
+def call_limited(who: str, cls: Any, seconds: float | None, work: Callable[[], T]) -> T:
+    """What `work`, a call of a method of the class, returns. Raises UserError, with the line, when it raises or takes longer."""
+    with as_user_error(who, cls):
         if seconds is None:
             return work()
         with ends_the_process(seconds):
             try:
                 return run_with_timeout(seconds, work)
             except TimeLimit as late:
-                place = find_user_line(type(environment), late.frames)
-                raise _wrong(
-                    environment,
-                    f"{method} did not return within {seconds:g} seconds (step_timeout_s); it was{place or ' running'}",
+                place = find_user_line(cls, late.frames) or " running"
+                raise UserError(
+                    f"{who} did not return within {seconds:g} seconds (step_timeout_s); it was{place}"
                 ) from late
 
 
-def _check_method(environment: Environment, method: str) -> None:
+def call(environment: Any, method: str, limits: EpisodeLimits, work: Callable[[], T]) -> T:
+    """What `work`, a call of the method, returns. Raises UserError as `call_limited`, and where there is no such method."""
+    check_method(environment, method)
+    cls = type(environment)
+    return call_limited(f"environment {cls.__name__}: {method}", cls, limits.step_timeout_s, work)
+
+
+def check_method(environment: Any, method: str) -> None:
+    """Raises UserError where the environment has no such method."""
     if not callable(getattr(environment, method, None)):
-        raise _wrong(environment, f"it has no method {method}; define reset(seed) and step(reply)")
+        raise _wrong(environment, f"it has no method {method}; define reset and step")
 
 
 def _wrong(environment: Environment, what: str) -> UserError:

@@ -4,13 +4,12 @@ from random import Random
 
 import numpy as np
 
-from rlhf_dialog.task_oriented.domains import MultiDomain
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, HandcraftedMulti
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
+from rlhf_dialog.task_oriented.policies.built_in import build_handcrafted
 
 
 def handcrafted(environment):
-    domain = environment.domain
-    policy = HandcraftedMulti(domain) if isinstance(domain, MultiDomain) else Handcrafted(domain)
+    policy = build_handcrafted(PolicySpec(0, 0, domain=environment.domain))
     return lambda observation, mask: int(policy.act(observation[None], mask[None])[0][0])
 
 
@@ -32,16 +31,3 @@ def play(environment, choose, **reset):
 
 def many(environment, choose, number, seed=0):
     return [play(environment, choose, seed=seed, options={"dialogue": n}) for n in range(number)]
-
-
-def side_by_side(environments, choose, seed, dialogues):
-    """What the users said in dialogues that take turns."""
-    states = [e.reset(seed=seed, options={"dialogue": n}) for e, n in zip(environments, dialogues, strict=True)]
-    running, turns = [True] * len(environments), [None] * len(environments)
-    while any(running):
-        for n in (n for n, runs in enumerate(running) if runs):
-            observation, info = states[n]
-            observation, _, terminated, truncated, info = environments[n].step(choose(observation, info["action_mask"]))
-            states[n], running[n] = (observation, info), not (terminated or truncated)
-            turns[n] = info.get("user_acts")
-    return turns

@@ -3,7 +3,6 @@
 import numpy as np
 
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec
-from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
@@ -57,6 +56,13 @@ def make(domain):
     return lambda: MultiActLevel(domain, end_reward=(20, 0))
 
 
+def watched(policy, make, num_turns, num_envs=1):
+    """The policy, which has observed its own dialogues."""
+    for episode in Sampler(make, 0, num_envs).sample(policy, num_turns):
+        policy.observe(episode)
+    return policy
+
+
 def trained(policy, sampler, iterations, turns=16):
     for _ in range(iterations):
         for episode in sampler.sample(policy, turns):
@@ -64,21 +70,22 @@ def trained(policy, sampler, iterations, turns=16):
         policy.update()
 
 
-def straight_and_resumed(folder, name, args):
-    """What is saved after 8 iterations, and after 4, a new policy from the files, and 4 more."""
-    found = []
-    for stops in (False, True):
-        setting, sampler = setting_of(THREE), Sampler(make(THREE), 3, 3)
-        policy = build_policy(name, args, setting)
-        for part in range(2):
-            trained(policy, sampler, 4)
-            target = folder / f"{stops}{part}"
-            target.mkdir()
-            policy.save(target)
-            if stops:
-                state, sampler = sampler.state_dict(), Sampler(make(THREE), 3, 3)
-                sampler.load_state_dict(state)
-                policy = build_policy(name, args, setting)
-                policy.load(target)
-        found.append(contents(target))
-    return found
+def saved(policy, folder):
+    """The files of a policy that is saved into a new folder."""
+    folder.mkdir()
+    policy.save(folder)
+    return contents(folder)
+
+
+def straight_and_resumed(folder, build, make, num_envs, turns, iterations=4):
+    """A policy after twice these iterations, and one that was saved (`build(True)`) and built again between them; each with
+    what it saves."""
+    straight, half, resumed = build(False), build(True), build(True)
+    trained(straight, Sampler(make, 0, num_envs), 2 * iterations, turns)
+    first, second = Sampler(make, 0, num_envs), Sampler(make, 0, num_envs)
+    trained(half, first, iterations, turns)
+    saved(half, folder / "half")
+    resumed.load(folder / "half")
+    second.load_state_dict(first.state_dict())
+    trained(resumed, second, iterations, turns)
+    return [(straight, saved(straight, folder / "straight")), (resumed, saved(resumed, folder / "resumed"))]

@@ -23,7 +23,7 @@ SMALL = {
 
 def run(folder, world, resume=False, **changes):
     config = load_policy_config(None, SMALL | {"data_path": str(world), "run_dir": str(folder)} | changes)
-    PolicyRun(config, resume=resume).train()
+    PolicyRun(config, resume=resume).run()
     return folder / "run"
 
 
@@ -60,26 +60,6 @@ def test_other_data_are_refused_by_name(whole, tmp_path, capsys):
     other = write_world(tmp_path, hotel=hotels)
     assert evaluate_policy.main(["--agent", str(whole / "agent"), "--data_path", str(other)]) == 2
     assert "was trained on an earlier state of it (hash " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("files", "words", "found"),
-    [
-        ({}, ["--data_path", "null"], ["multiwoz", "data_path"]),
-        ({"train": None}, ["--data_path", "{folder}"], ["train_db.json"]),
-        ({}, ["--data_path", "{folder}", "--error_rate", "0.15"], ["error_rate"]),
-        ({}, ["--data_path", "{folder}", "--user", "unfriendly"], ["'unfriendly'", "friendly"]),
-        ({}, ["--data_path", "{folder}", "--domain", "restaurant"], ["data_path", "multiwoz"]),
-        ({}, ["--domain", "restaurant", "--data_path", "null", "--end_reward", "[1, 0]"], ["end_reward", "multiwoz"]),
-    ],
-)
-def test_what_is_wrong_ends_with_code_2_and_leaves_nothing(tmp_path, capsys, files, words, found):
-    write_world(tmp_path, **files)
-    words = [word.format(folder=tmp_path) for word in words]
-    assert train_policy.main(["--config", "multiwoz.yaml", "--run_dir", str(tmp_path / "runs"), *words]) == 2
-    said = capsys.readouterr().err
-    assert all(word in said for word in found)
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("name", ["multiwoz_manager", "multiwoz_committee"])

@@ -59,7 +59,7 @@ def run(options: EvaluatePolicyOptions) -> None:
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
     world = open_world(settings)
-    check_domain(options.agent, agent, world)
+    check_domain(options.agent, agent["domain_name"], agent["domain_hash"], world)
     setting = PolicySpec(world.num_features, len(world.names), options.seed, world.domain)
     policies = {"agent": build_policy(agent["policy"]["id"], agent["policy"].get("args") or {}, setting)}
     policies["agent"].load(options.agent)

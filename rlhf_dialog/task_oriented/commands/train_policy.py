@@ -7,7 +7,6 @@ from typing import Any
 from rlhf_dialog.commands.options import RunOptions, option, register, run_command
 from rlhf_dialog.config.loading import check_keys
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.domains.loading import MULTIWOZ, check_domain_path
 from rlhf_dialog.task_oriented.runs.settings import PERSON, PolicyConfig, load_policy_config
 
 
@@ -34,13 +33,7 @@ class TrainPolicyOptions(RunOptions[PolicyConfig]):
         keys: dict[str, Any] = dict(self.keys)
         if isinstance(keys.get("policy"), str):
             keys = {"policy": {"id": keys.pop("policy")}, **keys}
-        config = check_keys(PolicyConfig, path, keys)
-        if (
-            isinstance(config.domain, str)
-            and config.domain != MULTIWOZ
-            and not (config.environment or self.print_config)
-        ):
-            check_domain_path(config.domain)
+        check_keys(PolicyConfig, path, keys)
         if self.register:
             register(self.register)
         import rlhf_dialog.task_oriented.runs.run  # noqa: F401  what is built in registers itself
@@ -62,7 +55,7 @@ def run(options: TrainPolicyOptions) -> None:
         return
     training = PolicyRun(config, options.overwrite, resume)
     options.folders.append(training.folder)
-    training.train()
+    training.run()
     for text in training.transcripts(int(transcripts)):
         print(f"{text}\n")
 

@@ -136,6 +136,13 @@ def check_usable(domain: Domain, where: str) -> Domain:
     return domain
 
 
+def check_known(what: str, name: Any, known: Iterable[str]) -> None:
+    """Raises UserError, with the nearest name, for one that is not known; `what` says of what it is the name."""
+    names = list(known)
+    if name not in names:
+        raise UserError(f"{what} '{name}' is unknown{nearest(str(name), names) or '.'} Known: {', '.join(names)}")
+
+
 def check_slots(slots: Iterable[str], ontology_slots: Iterable[str], where: str) -> None:
     """Raises UserError for a slot that the ontology lacks; `where` is the file and the entity or the rule."""
     ontology_slots = list(ontology_slots)

@@ -5,12 +5,11 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from random import Random
 from typing import Any
 
-from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.task_oriented.domains.domain import DONTCARE, NAME, UNKNOWN, Entity
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains.domain import DONTCARE, NAME, UNKNOWN, Entity, check_known
 
 AT_MOST, AT_LEAST = "arriveBy", "leaveAt"  # slots of times; a constraint is a limit, of the others a value
 TIMES = (AT_MOST, AT_LEAST)
@@ -23,14 +22,9 @@ class Chances:
 
     shares: Mapping[Any, float]
 
-    @cached_property
-    def _drawn_from(self) -> tuple[list[Any], list[float]]:
-        return list(self.shares), list(accumulate(self.shares.values()))
-
     def draw(self, rng: Random) -> Any:
         """One of the values."""
-        values, sums = self._drawn_from
-        return rng.choices(values, cum_weights=sums)[0]
+        return rng.choices(list(self.shares), list(self.shares.values()))[0]
 
 
 def meets(slot: str, limit: str, value: str) -> bool:
@@ -127,9 +121,7 @@ class MultiDomain:
     def only(self, names: Collection[str]) -> "MultiDomain":
         """These services alone; the orders are those of all without the others. Raises UserError for an unknown name, or none."""
         for name in names:
-            if name not in self.services:
-                hint = nearest(str(name), self.services) or "."
-                raise UserError(f"domain {self.name}: it has no domain '{name}'{hint} Use {', '.join(self.services)}")
+            check_known(f"domain {self.name}: the domain", name, self.services)
         shares: dict[tuple[str, ...], float] = {}
         for order, share in self.orders.shares.items():
             kept = tuple(name for name in order if name in names)

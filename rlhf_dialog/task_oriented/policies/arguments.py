@@ -43,10 +43,7 @@ def constant(default: Any) -> Any:
 
 def takes(arguments: type[Arguments]) -> Callable[[Initializer], Initializer]:
     """Decorator of `__init__(self, setting, **args)`: its signature lists the arguments, so that a wrong one is named."""
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    listed = [
-        inspect.Parameter(x.name, kind, default=x.default, annotation=x.type) for x in fields(arguments) if x.init
-    ]
+    listed = inspect.signature(arguments).parameters.values()
 
     def with_signature(initializer: Initializer) -> Initializer:
         named = inspect.signature(initializer).parameters.values()

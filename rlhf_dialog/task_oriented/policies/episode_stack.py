@@ -1,7 +1,6 @@
 """Whole dialogues, the newest of which are in memory and the older ones on disk. N turns; a column is an array (N, ...)."""
 
 import sqlite3
-from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,10 @@ class EpisodeStack:
 
     def __init__(self, capacity: int, in_memory: int):
         self.capacity, self.in_memory = capacity, in_memory
-        self._first = self._turns = self._turns_in_memory = 0  # number of the oldest dialogue, from the first one ever
-        self._lengths, self._memory = deque[int](), deque[Columns]()
+        self._added = self._turns = self._turns_in_memory = 0
+        # by the number of a dialogue, from the first one ever, the oldest first
+        self._lengths: dict[int, int] = {}
+        self._memory: dict[int, Columns] = {}  # of the newest of them
         self._disk: sqlite3.Connection | None = None
 
     def __len__(self) -> int:
@@ -34,28 +35,31 @@ class EpisodeStack:
     @property
     def ends(self) -> NDArray[np.int64]:
         """For each dialogue the row after its last turn, (K,)."""
-        return np.cumsum(self._lengths, dtype=np.int64)
+        return self.lengths.cumsum()
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Turns of each dialogue, (K,)."""
-        return np.array(self._lengths, dtype=np.int64)
+        return np.array(list(self._lengths.values()), dtype=np.int64)
 
     def append(self, columns: Columns) -> None:
         """Copy a dialogue; the oldest ones make room. Raises UserError, and keeps all, when the disk is full."""
-        if self._lengths and {*columns} != {*(kept := self._dialogue(len(self._lengths) - 1))}:
+        if self._lengths and {*columns} != {*(kept := self._dialogue(self._added - 1))}:
             raise UserError(
                 f"the dialogues that were kept have the columns {sorted(kept)}, but a new one has "
                 f"{sorted(columns)}: the saved replay is damaged, or is of another policy; begin again"
             )
-        self._memory.append({name: np.array(column) for name, column in columns.items()})
-        self._lengths.append(len(next(iter(columns.values()))))
-        self._turns += self._lengths[-1]
-        self._turns_in_memory += self._lengths[-1]
+        self._memory[self._added] = {name: np.array(column) for name, column in columns.items()}
+        length = self._lengths[self._added] = len(next(iter(columns.values())))
+        self._added += 1
+        self._turns += length
+        self._turns_in_memory += length
         while self._turns > self.capacity and len(self._lengths) > 1:
-            self._drop_oldest()
+            self._drop(next(iter(self._lengths)))
         while self._turns_in_memory > self.in_memory:
-            self._move_to_disk()
+            number, oldest = next(iter(self._memory.items()))
+            self._run("INSERT INTO dialogues VALUES (?, ?)", number, save(oldest))
+            self._forget(number)
 
     def rows(self, indices: Any, names: Iterable[str] = ()) -> Columns:
         """The turns of these rows (N,), all columns or those named."""
@@ -63,37 +67,32 @@ class EpisodeStack:
         needed, places = np.unique(np.searchsorted(ends, indices, side="right"), return_inverse=True)
         lengths = self.lengths[needed]
         rows = indices - (ends[needed] - lengths.cumsum())[places]  # of the needed dialogues, one after the other
-        dialogues = [self._dialogue(number) for number in needed.tolist()]
+        first = self._added - len(self._lengths)
+        dialogues = [self._dialogue(first + place) for place in needed.tolist()]
         return {name: np.concatenate([x[name] for x in dialogues])[rows] for name in names or dialogues[0]}
 
     def save(self, path: Path, more: Sequence[Columns], extra: Columns) -> None:
         """Write all turns, then those of `more`, and `extra` as they are, as one safetensors file; all are in memory then."""
-        dialogues = [*map(self._dialogue, range(len(self._lengths))), *more]
+        dialogues = [*map(self._dialogue, self._lengths), *more]
         names = dialogues[0] if dialogues else ()
         save_file({name: np.concatenate([x[name] for x in dialogues]) for name in names} | extra, path)
 
     def _dialogue(self, number: int) -> Columns:
-        """The columns of a dialogue, counted from the oldest one."""
-        place = number - (len(self._lengths) - len(self._memory))
-        if place >= 0:
-            return self._memory[place]
-        return load(self._run("SELECT columns FROM dialogues WHERE number = ?", self._first + number).fetchone()[0])
+        if number in self._memory:
+            return self._memory[number]
+        return load(self._run("SELECT columns FROM dialogues WHERE number = ?", number).fetchone()[0])
 
-    def _drop_oldest(self) -> None:
-        if len(self._memory) == len(self._lengths):
-            self._memory.popleft()
-            self._turns_in_memory -= self._lengths[0]
+    def _drop(self, number: int) -> None:
+        if number in self._memory:
+            self._forget(number)
         else:
-            self._run("DELETE FROM dialogues WHERE number = ?", self._first)
-        self._turns -= self._lengths.popleft()
-        self._first += 1
+            self._run("DELETE FROM dialogues WHERE number = ?", number)
+        self._turns -= self._lengths.pop(number)
 
-    def _move_to_disk(self) -> None:
-        """Of the dialogues in memory the oldest."""
-        place = len(self._lengths) - len(self._memory)
-        self._run("INSERT INTO dialogues VALUES (?, ?)", self._first + place, save(self._memory[0]))
-        self._memory.popleft()
-        self._turns_in_memory -= self._lengths[place]
+    def _forget(self, number: int) -> None:
+        """Take the dialogue out of memory."""
+        del self._memory[number]
+        self._turns_in_memory -= self._lengths[number]
 
     def _run(self, statement: str, *values: Any) -> sqlite3.Cursor:
         """Raises UserError when the disk is full or the file cannot be read."""

@@ -77,7 +77,6 @@ class NetworkPair(nn.Module):
             weight.lerp_(leading, share)
 
     def set_lr(self, lr: float) -> None:
-        """The learning rate of the next steps."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
 

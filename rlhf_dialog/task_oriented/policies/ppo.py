@@ -194,7 +194,7 @@ class PPO:
 NUM_EPOCHS, MINIBATCH, LR = 10, 128, 1e-3
 
 
-def imitate(policy: PPO, episodes: Sequence[Episode], seed: int, num_epochs: int = NUM_EPOCHS) -> dict[str, float]:
+def imitate(policy: PPO, episodes: Sequence[Episode], seed: int) -> dict[str, float]:
     """Make the actions of whole episodes probable (cross-entropy under the masks), and their returns the critic's values.
 
     Returns `imitation/accuracy`, the share of the turns in which the policy's most probable action is that of the episode.
@@ -208,7 +208,7 @@ def imitate(policy: PPO, episodes: Sequence[Episode], seed: int, num_epochs: int
     returns = returns[mask]
     generator = torch.Generator().manual_seed(seed)
     policy.learner.set_lr(LR)
-    for _ in range(num_epochs):
+    for _ in range(NUM_EPOCHS):
         for rows in torch.randperm(len(actions), generator=generator).split(MINIBATCH):
             logprobs = policy.logprobs(observations[rows], masks[rows])
             values = policy.learner.critic(observations[rows]).squeeze(-1)

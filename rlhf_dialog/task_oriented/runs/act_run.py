@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -9,12 +10,13 @@ import torch
 from rlhf_dialog.atomic_files import disk_errors_as_user_errors, replace_text
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.distributed.world import World
+from rlhf_dialog.runs.checkpoint import save_checkpoint
 from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
-from rlhf_dialog.task_oriented.runs.checkpoint import load_policy_checkpoint, save_policy_agent, save_policy_checkpoint
-from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
+from rlhf_dialog.task_oriented.runs.checkpoint import load_policy_checkpoint, save_policy_agent
+from rlhf_dialog.task_oriented.runs.settings import OF_AGENT, PolicyConfig
 from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld
 
 
@@ -24,6 +26,7 @@ class ActRun(ABC):
     `resume`: go on after the newest checkpoint; `auto`: where there is a run, else begin one.
     """
 
+    training_world: TrainingWorld  # where the policy acts; there before `_build`
     extra_files: tuple[str, ...] = ()  # of the run folder, which `overwrite` removes too
     state_shape: Any = dict[str, Any]  # the types of what a checkpoint holds beside the policy
     rollout = None  # for the services of the run: it has no responses of a language model
@@ -51,10 +54,6 @@ class ActRun(ABC):
             self._loop(stack)
 
     @abstractmethod
-    def _open_world(self) -> TrainingWorld:
-        """Where the policy acts."""
-
-    @abstractmethod
     def _restore(self, state: dict[str, Any] | None, stack: ExitStack) -> None:
         """What is needed beside the policy, as `state` of a checkpoint has it, or as it begins."""
 
@@ -71,9 +70,8 @@ class ActRun(ABC):
         self.start.check(self.folder, self.save_interval)
 
     def _build(self) -> None:
-        """World and policy, before anything is written."""
-        config = self.config
-        world = self.training_world = self._open_world()
+        """The policy, before anything is written."""
+        config, world = self.config, self.training_world
         self.setting = PolicySpec(world.num_features, len(world.names), config.seed, world.domain, self.num_updates)
         self.policy = build_policy(config.policy.id, config.policy.args, self.setting)
         self.identity = config.identity(world.hash)
@@ -88,10 +86,14 @@ class ActRun(ABC):
         replace_text(self.folder / "config.yaml", dump_yaml(self.config))
 
     def _save(self) -> None:
-        """Write a checkpoint of the policy as it is."""
         state = self._counters() | {"identity": self.identity, "domain": self.training_world.name}
         state["settings"] = self.config.model_dump()
-        save_policy_checkpoint(self.checkpoints, self.policy, state, self.config.keep_checkpoints)
+        save_checkpoint(self.checkpoints, state, self._fill, self.config.keep_checkpoints)
+
+    def _fill(self, checkpoint: Path) -> dict[str, Any]:
+        self.policy.save(checkpoint)
+        return {}
 
     def _save_agent(self) -> None:
-        save_policy_agent(self.folder / "agent", self.policy, self.config.agent_settings(), self.training_world)
+        settings = self.config.model_dump(include=set(OF_AGENT))
+        save_policy_agent(self.folder / "agent", self.policy, settings, self.training_world)

@@ -7,29 +7,16 @@ from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import check_shape, damage_as_user_error, load_json
-from rlhf_dialog.runs.checkpoint import as_user_error, read_state, save_checkpoint
+from rlhf_dialog.runs.checkpoint import as_user_error, read_state
 from rlhf_dialog.runs.verification import verify, way_back
 from rlhf_dialog.task_oriented.domains.loading import OWN
 from rlhf_dialog.task_oriented.policies.base import DialoguePolicy
-from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
+from rlhf_dialog.task_oriented.runs.settings import OF_AGENT, PolicyConfig
 from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld
 
 AGENT = "policy_agent.json"
 AGENT_FORMAT = 1
 DOMAIN = "domain.json"
-
-
-def save_policy_checkpoint(folder: Path, policy: DialoguePolicy, state: dict[str, Any], keep: int) -> Path:
-    """Write `folder`/iter_NNNNNN, point `latest` at it, and keep the newest `keep`.
-
-    `state` is JSON with the key "iteration". Raises UserError when the folder cannot be written; existing files stay intact.
-    """
-
-    def fill(target: Path) -> dict[str, Any]:
-        policy.save(target)
-        return {}
-
-    return save_checkpoint(folder, state, fill, keep)
 
 
 def load_policy_checkpoint(
@@ -45,8 +32,7 @@ def load_policy_checkpoint(
         then: dict[str, Any] = state["identity"]
         check_shape(then, dict[str, Any])
         check_shape(state, shape)
-    if then.get("domain_hash") != identity["domain_hash"]:
-        raise _another_domain(source, state.get("domain", "?"), then.get("domain_hash"), domain)
+    check_domain(source, state.get("domain", "?"), then.get("domain_hash"), domain)
     changed = [f"{key}: {then.get(key)!r} -> {value!r}" for key, value in identity.items() if then.get(key) != value]
     if changed:
         raise UserError("\n  ".join([f"{source}: is of another run; its settings differ:", *changed]))
@@ -77,29 +63,22 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
             raise UserError(
                 f"{path}: has format version {written['format_version']}; this program reads {AGENT_FORMAT}"
             )
-        keys = ("domain", "error_rate", "user", "max_turns", "policy", "domain_hash")
-        later = {"domain_name": str(written.get("domain_name", "?")), "environment": written.get("environment")}
-        settings = {key: written[key] for key in keys} | later
-        settings |= {key: written[key] for key in ("data_path", "domains", "end_reward") if key in written}
-        checked = PolicyConfig(
-            **{key: value for key, value in settings.items() if key in PolicyConfig.model_fields}
-        ).model_dump()
-        settings |= {key: checked[key] for key in ("domain", "error_rate", "user", "max_turns", "environment")}
+        needed = ("domain", "error_rate", "user", "max_turns", "policy")
+        values = {key: written[key] for key in OF_AGENT if key in needed or key in written}
+        settings = PolicyConfig(**values).model_dump(include={*values, "environment"})
+        settings |= {"domain_hash": written["domain_hash"], "domain_name": str(written.get("domain_name", "?"))}
         if (kept := folder / DOMAIN).is_file():
             domain = settings["domain"]
             settings["domain"] = domain | {"actions": str(kept)} if isinstance(domain, dict) else str(kept)
         return settings
 
 
-def check_domain(folder: Path, agent: dict[str, Any], domain: TrainingWorld) -> None:
-    """Raises UserError, with both names, when the agent was trained on another domain."""
-    if agent["domain_hash"] != domain.hash:
-        raise _another_domain(folder, agent["domain_name"], agent["domain_hash"], domain)
-
-
-def _another_domain(source: Path, name: str, trained_hash: Any, domain: TrainingWorld) -> UserError:
+def check_domain(source: Path, name: str, trained_hash: Any, domain: TrainingWorld) -> None:
+    """Raises UserError, with both names, when a policy was trained on another domain, of this name and hash."""
+    if trained_hash == domain.hash:
+        return
     edited = "an earlier state of it" if name == domain.name else f"the domain {name}"
-    return UserError(
+    raise UserError(
         f"{source}: was trained on {edited} (hash {str(trained_hash)[:12]}), but the domain here is {domain.name} (hash "
         f"{domain.hash[:12]}); use the ontology and the entities that it was trained on, or its actions and its state"
     )

@@ -15,7 +15,7 @@ from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
-from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld, open_person_world
+from rlhf_dialog.task_oriented.runs.training_world import open_person_world
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher
 
 
@@ -51,11 +51,7 @@ class PersonRun(ActRun):
         self.teacher, self.show, self.interrupts = teacher, show, interrupts
         self.num_dialogues = self.num_rewarded = 0
 
-    def _open_world(self) -> TrainingWorld:
-        return self.training_world
-
     def _restore(self, state: dict[str, Any] | None, stack: ExitStack) -> None:
-        """How many dialogues there were."""
         if state is not None:
             self.num_dialogues, self.num_rewarded = state["iteration"], state["rewarded"]
 

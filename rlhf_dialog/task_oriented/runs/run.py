@@ -23,7 +23,7 @@ from rlhf_dialog.task_oriented.policies.sampling.measures import VALIDATION_SEED
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
 from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
-from rlhf_dialog.task_oriented.runs.training_world import TrainingWorld, open_world
+from rlhf_dialog.task_oriented.runs.training_world import open_world
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class RunCounters(BaseModel):
 
 
 class PolicyRun(ActRun):
-    """Trains the policy of a `PolicyConfig` in its run folder."""
+    """Trains the policy of a `PolicyConfig`: leaves metrics, checkpoints, `agent/` and a plot in the run folder."""
 
     extra_files = (PLOT,)
     state_shape = RunCounters
@@ -76,22 +76,14 @@ class PolicyRun(ActRun):
         super().__init__(config, overwrite, resume)
         self.iteration = self.num_dialogues = 0
         self.imitation: Metrics = {}
-        self.metrics: Metrics = {}
-
-    def train(self) -> Metrics:
-        """`run`, which leaves metrics, checkpoints, `agent/` and a plot in the run folder; returns the last metrics."""
-        self.run()
-        return self.metrics
 
     def transcripts(self, number: int) -> list[str]:
         """The first dialogues of the validation with the policy as it is, one text each, without exploration."""
         episodes = run_dialogues(self.policy, self.training_world.make, VALIDATION_SEED, range(number))
         return [self.training_world.transcript(episode) for episode in episodes]
 
-    def _open_world(self) -> TrainingWorld:
-        return open_world(self.config.model_dump())
-
     def _build(self) -> None:
+        self.training_world = open_world(self.config.model_dump())
         super()._build()
         has_rules = self.training_world.domain or self.config.imitation_dialogues
         self.rules: Any = build_handcrafted(self.setting) if has_rules else None
@@ -122,7 +114,7 @@ class PolicyRun(ActRun):
         )
         for service in self.services:
             service.begin(self)
-        self.metrics = self._iterations()
+        self._iterations()
         self._save_agent()
         logger.info("agent saved; measure it: rlhf-dialog evaluate-policy --agent %s", self.folder / "agent")
         self._finish()
@@ -135,12 +127,9 @@ class PolicyRun(ActRun):
     def done(self) -> bool:
         return self.iteration >= self.config.epoch
 
-    def _iterations(self) -> Metrics:
-        """Iterations until the end; returns the last metrics.
-
-        What raises while turns are sampled, such as a process that dies, saves first.
-        """
-        config, metrics = self.config, Metrics()
+    def _iterations(self) -> None:
+        """Iterations until the end; what raises while turns are sampled, such as a process that dies, saves first."""
+        config = self.config
         is_compared = config.eval_interval and self.training_world.domain
         self.baseline = self._evaluate(self.rules, "handcrafted_") if is_compared else {}
         if self.iteration == 0 and config.imitation_dialogues:
@@ -149,7 +138,6 @@ class PolicyRun(ActRun):
             metrics = self._iterate() | (self.imitation if self.iteration == 1 else {})
             after_iteration(self, self.services, metrics)
             end_iteration(self, self.services, self.iteration % config.save_interval == 0, lambda best: self._save())
-        return metrics
 
     def _iterate(self) -> Metrics:
         """Sample `batchsz` turns, learn from them, and evaluate where it is time."""

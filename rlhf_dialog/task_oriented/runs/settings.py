@@ -20,6 +20,7 @@ MAY_CHANGE = (  # at --resume; everything else decides what is drawn or learned
     *("show_goal", "rewards", "reward_after"),
     *("use_wandb", "wandb_entity", "wandb_project", "disable_wandb", "use_tensorboard", "use_rich_handler"),
 )
+# what is kept beside a trained policy, so that it can be built again
 OF_AGENT = ("domain", "data_path", "domains", "error_rate", "user", "max_turns", "end_reward", "environment", "policy")
 
 
@@ -160,10 +161,6 @@ class PolicyConfig(Settings):
     def identity(self, domain_hash: str) -> dict[str, Any]:
         """What must not change when a run goes on."""
         return {**self.model_dump(mode="json", exclude=set(MAY_CHANGE)), "domain_hash": domain_hash}
-
-    def agent_settings(self) -> dict[str, Any]:
-        """What is kept beside a trained policy, so that it can be built again."""
-        return self.model_dump(include=set(OF_AGENT))
 
 
 def _with_numbers(value: Any) -> Any:

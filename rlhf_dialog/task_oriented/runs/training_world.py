@@ -8,10 +8,12 @@ from functools import partial
 from typing import Any
 
 from rlhf_dialog.config.loading import find_config
+from rlhf_dialog.config.registry import EnvironmentFactory
+from rlhf_dialog.environments.base import EpisodeLimits
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import AnyDomain, Domain, MultiDomain, open_domain
 from rlhf_dialog.task_oriented.policies.base import Episode
-from rlhf_dialog.task_oriented.policies.sampling.environments import read_sizes, user_environment
+from rlhf_dialog.task_oriented.policies.sampling.environments import UserEnvironment, read_sizes
 from rlhf_dialog.task_oriented.policies.sampling.transcripts import plain_transcript, transcript
 from rlhf_dialog.task_oriented.runs.settings import PERSON
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
@@ -113,7 +115,10 @@ def _action_list_world(settings: dict[str, Any], teacher: Teacher) -> TrainingWo
 
 def _user_world(choice: dict[str, Any], step_timeout_s: float | None, max_turns: int) -> TrainingWorld:
     """A class of the user's own has a domain where it is an `ActLevel`; else its sizes stand in for the domain's hash."""
-    make = user_environment(choice["id"], choice["args"], step_timeout_s, max_turns)
+    if problem := EnvironmentFactory.problem(choice["id"], choice["args"]):
+        raise UserError(f"environment: {problem}")
+    cls = EnvironmentFactory.find(choice["id"])  # itself, because another process has not registered it
+    make = partial(UserEnvironment, cls, choice["args"], EpisodeLimits(step_timeout_s, max_turns))
     environment = make()
     num_features, num_actions = read_sizes(environment)
     if isinstance(environment.environment, ActLevel):

@@ -78,7 +78,7 @@ class ActWorld(Generic[Seen]):
         goal = self._final_goal()
         verdict = self._verdict(goal)
         return {
-            "goal": self._goal_as_dict(goal),
+            "goal": goal.as_dict() if isinstance(goal, type(self.first_goal)) else goal,
             "first_goal": self.first_goal.as_dict(),
             "user_acts": self.user_acts,
             "system_acts": self.system_acts,
@@ -116,9 +116,6 @@ class ActWorld(Generic[Seen]):
                 f"user {type(self.user).__name__}: its goal is {goal!r} after answer; keep a {type(self.first_goal).__name__}"
             )
         return goal
-
-    def _goal_as_dict(self, goal: Any) -> Any:
-        return goal.as_dict()
 
     def _verdict(self, goal: Any) -> dict[str, Any]:
         """`success`, which counts where the user said goodbye, and what else is measured."""

@@ -131,9 +131,6 @@ class GoalOriented(ActWorld[str]):
         goal = getattr(self.user, "goal", None)
         return super()._final_goal().since(self.first_goal, self.domain) if isinstance(goal, Goal | None) else goal
 
-    def _goal_as_dict(self, goal: Any) -> Any:
-        return goal.as_dict() if isinstance(goal, Goal) else goal
-
     def _verdict(self, goal: Any) -> dict[str, Any]:
         outcome = self.evaluator(goal, self.system_acts)
         success = getattr(outcome, "success", outcome)

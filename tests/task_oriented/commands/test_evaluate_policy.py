@@ -23,15 +23,22 @@ from tests.parts.text_environments import Letters
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    policy_run(folder, epoch=1, eval_interval=0).train()
+    policy_run(folder, epoch=1, eval_interval=0).run()
     return folder
 
 
-@pytest.mark.slow
-def test_the_agent_is_measured_beside_both_baselines(folder, tmp_path, capsys):
+def test_an_agent_is_measured_beside_both_baselines_and_keeps_its_domain(folder, tmp_path, capsys):
+    """Its run's own file may be gone, or another one."""
     output = tmp_path / "found.json"
-    words = ["--agent", str(folder / "run" / "agent"), "--dialogues", "30", "--output", str(output)]
-    assert evaluate_policy.main([*words, "--transcripts", "2"]) == 0
+    words = ["--agent", str(folder / "run" / "agent"), "--dialogues", "4", "--output", str(output)]
+    words += ["--transcripts", "2"]
+    file = folder / "tea.json"
+    text = file.read_text(encoding="utf-8")
+    file.unlink()
+    try:
+        assert evaluate_policy.main(words) == 0
+    finally:
+        file.write_text(text, encoding="utf-8")
     printed = capsys.readouterr().out
     assert printed.count("dialogue ") == 2
     assert "handcrafted" in printed
@@ -43,22 +50,6 @@ def test_the_agent_is_measured_beside_both_baselines(folder, tmp_path, capsys):
     agent, rules = (found["policies"][name]["reward"]["mean"] for name in ("agent", "handcrafted"))
     assert found["difference_from_handcrafted"]["reward"]["mean"] == pytest.approx(agent - rules)
     assert found["settings"]["error_rate"] == 0.15
-    assert evaluate_policy.main(words) == 0
-    assert json.loads(output.read_text(encoding="utf-8")) == found
-
-
-def test_an_agent_keeps_its_domain(folder, tmp_path):
-    """Its run's own file may be gone, or another one."""
-    output = tmp_path / "found.json"
-    words = ["--agent", str(folder / "run" / "agent"), "--dialogues", "4", "--output", str(output)]
-    file = folder / "tea.json"
-    text = file.read_text(encoding="utf-8")
-    file.unlink()
-    try:
-        assert evaluate_policy.main(words) == 0
-    finally:
-        file.write_text(text, encoding="utf-8")
-    found = json.loads(output.read_text(encoding="utf-8"))
     assert found["settings"]["domain"] == str(folder / "run" / "agent" / "domain.json")
     kept = json.loads((folder / "run" / "agent" / "domain.json").read_text(encoding="utf-8"))
     assert kept["constraints"] == DATA["constraints"]
@@ -129,7 +120,6 @@ def test_which_environment_and_what_is_a_language_model(agent, tmp_path):
     assert (other.id, other.args) == ("restaurant", {"user": "fixed"})
     assert is_language_model(agent)
     assert not is_language_model(tmp_path)
-    assert main(["--agent", str(tmp_path), "--dialogues", "2"]) == 2
 
 
 @pytest.mark.parametrize(

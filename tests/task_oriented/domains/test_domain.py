@@ -5,17 +5,12 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from itertools import product
-from random import Random
 
 import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import DONTCARE, UNKNOWN, load_domain, open_domain
 from rlhf_dialog.task_oriented.domains.domain import Domain, parse_domain
-from rlhf_dialog.task_oriented.world.acts import Act
-from rlhf_dialog.task_oriented.world.goals import Goal
-from rlhf_dialog.task_oriented.world.success import evaluate
-from rlhf_dialog.task_oriented.world.words import system_words
 from tests.parts.small_domain import DATA, small_domain
 from tests.parts.small_world import small_world, write_world
 
@@ -201,16 +196,3 @@ def test_branches_are_numbered_in_the_order_of_the_rows(tmp_path):
     found = [entity["name"] for entity in domain.entities]
     assert found == ["oyster bar", "ada", "oyster bar (2)", "ada (2)", "ada (3)", "oyster bar (3)", "ada (4)"]
     assert [domain.entity(name)["phone"] for name in found] == list("0123456")
-
-
-def test_an_offer_of_a_branch_is_judged_by_its_own_row_in_acts_and_in_words(tmp_path):
-    rows = [{"name": "ada", "tea": tea, "area": "north", "phone": tea} for tea in ("green", "black")]
-    domain = load_domain(write_pydial(tmp_path, entities=rows))
-    goal = Goal({"tea": "black"}, {"name": None, "phone": None})
-    second = [Act("inform", "name", "ada (2)"), Act("inform", "phone", "black")]
-    assert evaluate(domain, goal, [second]).success
-    assert not evaluate(domain, goal, [[Act("inform", "name", "ada"), second[1]]]).success
-    assert not evaluate(domain, goal, [[second[0], Act("inform", "phone", "green")]]).success
-    words = system_words(domain)
-    assert words.read(words.say(second, Random(0))) == second
-    assert words.read("I would take ada (2) .") == [second[0]]

@@ -11,6 +11,7 @@ from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec
 from rlhf_dialog.task_oriented.policies.enac import ENAC, least_squares
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.policies.tracer import TRACER
+from tests.parts.several_policies import watched
 from tests.parts.toy_environments import Colours
 
 
@@ -42,9 +43,8 @@ def test_targets_and_advantages_are_the_sums_of_their_definition():
 
 
 def filled(kind=A2C, batch_size=5, **args):
-    policy = kind(PolicySpec(3, 4), hidden_sizes=(8,), batch_size=batch_size, **args)
-    for one in Sampler(Colours, 0, 2).sample(policy, 30):
-        policy.observe(one)
+    """A policy that has moved away from what acted, with a replay of a few dialogues."""
+    policy = watched(kind(PolicySpec(3, 4), hidden_sizes=(8,), batch_size=batch_size, **args), Colours, 30, num_envs=2)
     noise = generator(9)
     with torch.no_grad():
         for weight in policy.learner.parameters():
@@ -88,13 +88,8 @@ def test_the_step_follows_the_gradient_of_the_textbook(weighted):
 
 def gradients(cls, **args):
     """The gradient (P,) of the policy's loss, after it has moved away from its average, and that of its KL from the average."""
-    policy, noise = cls(PolicySpec(3, 4), hidden_sizes=(8,), batch_size=5), generator(9)
+    policy = filled(cls)
     policy.args = SimpleNamespace(**vars(policy.args) | args)  # a trust below 0 too, which a user cannot give
-    for one in Sampler(Colours, 0, 2).sample(policy, 30):
-        policy.observe(one)
-    with torch.no_grad():
-        for weight in policy.learner.policy.parameters():
-            weight += 0.5 * torch.randn(weight.shape, generator=noise)
     weights, turns = list(policy.learner.policy.parameters()), policy.replay.whole(5, generator(4))
     found = torch.autograd.grad(policy._loss(generator(4))[0], weights)
     slow = policy.learner.slow if cls is TRACER else policy.learner.policy
@@ -137,13 +132,8 @@ def test_a_gradient_within_the_trust_region_stays_and_another_one_is_projected_o
     assert found.tolist() == [[0.5, 1.0], [3.0, 1.0], [-3.0, 1.0], [3.0, 1.0]]
 
 
-def acer_filled(**args):
-    """A policy that has moved away from what acted, with a replay of a few dialogues."""
-    return filled(ACER, batch_size=6, **args)
-
-
 def test_the_step_follows_the_formulas_of_the_paper():
-    policy = acer_filled(truncation=1.2, trust=0.05, entropy_coef=0.3, gamma=0.9)
+    policy = filled(ACER, batch_size=6, truncation=1.2, trust=0.05, entropy_coef=0.3, gamma=0.9)
     turns = policy.replay.whole(6, generator(4))
     observations, masks, rows = turns["observations"], turns["masks"], torch.arange(len(turns["turn"]))
     scores = policy.learner.policy(observations).detach().requires_grad_()
@@ -220,9 +210,7 @@ def test_the_natural_gradient_of_a_bandit_is_the_worth_of_its_arms_and_a_step_fo
 
 
 def test_a_dialogue_has_the_gradient_of_its_discounted_log_probability():
-    policy = ENAC(PolicySpec(3, 4), hidden_sizes=(5,), gamma=0.8)
-    for one in Sampler(Colours, 0, 3).sample(policy, 45):
-        policy.observe(one)
+    policy = watched(ENAC(PolicySpec(3, 4), hidden_sizes=(5,), gamma=0.8), Colours, 45, num_envs=3)
     turns = policy.replay.newest(4)
     gradients, returns = policy.compute_gradients(turns)
     for number in range(4):

@@ -1,4 +1,5 @@
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,12 +14,10 @@ from rlhf_dialog.task_oriented.policies.kernels import (
     list_parts,
     relate_actions,
 )
-from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
 from rlhf_dialog.task_oriented.world.summary import Layout, action_names
-from tests.parts.folders import contents
-from tests.parts.several_policies import piece
+from tests.parts.several_policies import piece, saved, straight_and_resumed
 from tests.parts.small_domain import small_domain
 from tests.parts.small_world import small_world
 
@@ -26,10 +25,6 @@ DOMAIN = small_domain()
 SIZES = ActLevel(DOMAIN).layout.size, len(ActLevel(DOMAIN).names)
 SETTING = PolicySpec(*SIZES, domain=DOMAIN)
 EXACT = {"nu": 0.0, "relative_nu": 0.0}
-
-
-def tea(error_rate=0.3):
-    return ActLevel(DOMAIN, error_rate)
 
 
 def random_dialogues(count, seed=0):
@@ -128,15 +123,13 @@ def test_an_earlier_policy_is_the_prior_mean_and_travels_with_what_is_saved(tmp_
     np.testing.assert_allclose(policy.posterior(asked)[0], first.posterior(asked)[0] + 2.0)
     np.testing.assert_allclose(policy.posterior(asked)[1], 400.0)
     taught(policy, new)
-    kernel, expected = BeliefKernel("polysort", list_parts(SETTING)), np.empty((len(asked), SIZES[1]))
-    rows = np.concatenate([one.observations for one in new])
-    its = np.concatenate([one.actions for one in new])
-    returns = np.concatenate([one.rewards[::-1].cumsum()[::-1] for one in new])
-    residuals = returns - 2.0 - first.posterior(rows)[0][np.arange(len(its)), its]
-    gram = 400 * kernel(kernel.features(rows), kernel.features(rows)) * (its[:, None] == its) + 25 * np.eye(len(its))
-    for action in range(SIZES[1]):
-        across = 400 * kernel(kernel.features(asked), kernel.features(rows)) * (its == action)
-        expected[:, action] = 2.0 + first.posterior(asked)[0][:, action] + across @ np.linalg.solve(gram, residuals)
+    for one in new:  # what each return is above the prior mean, as rewards
+        above = (
+            one.rewards[::-1].cumsum()[::-1] - 2.0 - first.posterior(one.observations)[0][range(len(one)), one.actions]
+        )
+        one.rewards = above - np.append(above[1:], 0.0)
+    learned, _ = reference(new, asked, policy.belief, np.eye(SIZES[1]), 1.0, 5.0, 20.0, 0.0)
+    expected = first.posterior(asked)[0] + 2.0 + learned
     np.testing.assert_allclose(policy.posterior(asked)[0], expected, rtol=1e-5, atol=1e-5)
     policy.save(kept)
     shutil.rmtree(folder)
@@ -157,41 +150,22 @@ def test_the_dictionary_stays_small_and_below_its_cap():
     assert sizes[2] == 9
 
 
-def played(policy, sampler, times):
-    for _ in range(times):
-        for one in sampler.sample(policy, 21):
-            policy.observe(one)
-        policy.update()
-
-
-def saved(policy, folder):
-    folder.mkdir()
-    policy.save(folder)
-    return contents(folder)
-
-
 @pytest.mark.parametrize("has_prior", [False, True])
 def test_n_dialogues_saved_loaded_and_n_more_are_two_n_bit_for_bit(tmp_path, has_prior):
     args = {"kernel": "gausssort", "degree": 2}
     if has_prior:
         saved(taught(GPSarsa(SETTING), random_dialogues(5)), tmp_path / "prior")
         args["prior"] = str(tmp_path / "prior")
-    whole, half, resumed = (GPSarsa(SETTING, **args) for _ in range(3))
-    played(whole, Sampler(tea, 3, 4), 12)
-    first, second = Sampler(tea, 3, 4), Sampler(tea, 3, 4)
-    played(half, first, 6)
-    assert half._open  # dialogues under way, whose turns must come back
-    then = saved(half, tmp_path / "half")
-    resumed.load(tmp_path / "half")
-    assert saved(resumed, tmp_path / "half_again") == then
-    second.load_state_dict(first.state_dict())
-    played(resumed, second, 6)
-    assert saved(resumed, tmp_path / "resumed") == saved(whole, tmp_path / "whole")
-    half.observe(random_dialogues(1)[0])  # it has ended, and is not learned yet
-    half.save(tmp_path / "half")
+    make = partial(ActLevel, DOMAIN, 0.3)
+    pair = straight_and_resumed(tmp_path, lambda _: GPSarsa(SETTING, **args), make, 4, 21, iterations=6)
+    (_, files), (policy, others) = pair
+    assert files == others
+    assert policy._open  # dialogues under way, whose turns must come back
+    policy.observe(random_dialogues(1)[0])  # it has ended, and is not learned yet
+    policy.save(tmp_path / "resumed")
     again = GPSarsa(SETTING, **args)
-    again.load(tmp_path / "half")
-    assert again.update() == half.update()
+    again.load(tmp_path / "resumed")
+    assert again.update() == policy.update()
 
 
 def test_files_of_other_arguments_or_damaged_ones_are_refused(tmp_path):
@@ -248,14 +222,6 @@ def beliefs(count, seed=0):
     return rows.astype(np.float32)
 
 
-def kernel(name, **args):
-    return BeliefKernel(name, list_parts(SETTING), **args)
-
-
-def gram(found, rows, others=None):
-    return found(found.features(rows), found.features(rows if others is None else others))
-
-
 def test_the_parts_fill_the_observation_and_a_value_may_stand_for_each_other_one_but_none():
     parts = list_parts(SETTING)
     assert sum(size for size, _ in parts) == LAYOUT.size
@@ -292,7 +258,8 @@ def slow(name, one, other, parts, degree, length_scale):
 def test_the_kernel_is_its_definition(name):
     rows, args = np.concatenate([beliefs(6), np.zeros((1, SIZES[0]), np.float32)]), {"degree": 2, "length_scale": 0.3}
     expected = [[slow(name, one, other, list_parts(SETTING), **args) for other in rows] for one in rows]
-    np.testing.assert_allclose(gram(kernel(name, **args), rows), expected, atol=1e-12)
+    kernel = BeliefKernel(name, list_parts(SETTING), **args)
+    np.testing.assert_allclose(kernel(kernel.features(rows), kernel.features(rows)), expected, atol=1e-12)
 
 
 def test_the_handcrafted_action_kernel_relates_the_same_act_about_other_slots_only():
@@ -328,30 +295,9 @@ def covariance(one, its, other, others):
     return VARIANCE * KERNEL(one, other) * RELATIONS[np.ix_(its, others)]
 
 
-def full_posterior(known, values, asked, projections=None):
-    """Mean and variance by the full matrices; `projections` (N, M) of the turns on the points `known`, else each is a point."""
-    gram = covariance(*known, *known)
-    a = np.eye(len(gram)) if projections is None else projections
-    noisy = a @ gram @ a.T + NOISE * np.eye(len(a))
-    across = covariance(*asked, *known) @ a.T
-    reduced = np.linalg.solve(noisy, across.T)
-    return across @ np.linalg.solve(noisy, values), VARIANCE - (across * reduced.T).sum(axis=1)
-
-
 def asked_of(found, features):
     mean, variance = found.posterior(KERNEL(features, found.points))
     return mean.ravel(), variance.ravel()
-
-
-def test_it_is_the_posterior_of_the_full_kernel_matrix_when_every_turn_joins():
-    features, actions, values = turns(20)
-    found = block(0.0, features, actions, values)
-    assert len(found.points) == 20
-    others = turns(7, seed=1)[0]
-    rows, its = others.repeat(2, axis=0), np.tile([0, 1], 7)
-    mean, variance = full_posterior((features, actions), values, (rows, its))
-    np.testing.assert_allclose(asked_of(found, others), (mean, variance), rtol=1e-7)
-    assert variance.min() > 0
 
 
 def test_it_is_engels_sparse_posterior_when_few_turns_join():
@@ -371,7 +317,11 @@ def test_it_is_engels_sparse_posterior_when_few_turns_join():
     np.testing.assert_array_equal(found.points, features[points])
     others = turns(7, seed=1)[0]
     asked = others.repeat(2, axis=0), np.tile([0, 1], 7)
-    expected = full_posterior((features[points], actions[points]), values, asked, projections[:, : len(points)])
+    known, a = (features[points], actions[points]), projections[:, : len(points)]  # a: the turns on the points
+    noisy = a @ covariance(*known, *known) @ a.T + NOISE * np.eye(60)
+    across = covariance(*asked, *known) @ a.T
+    variance = VARIANCE - (across * np.linalg.solve(noisy, across.T).T).sum(axis=1)
+    expected = across @ np.linalg.solve(noisy, values), variance
     np.testing.assert_allclose(asked_of(found, others), expected, rtol=1e-6)
 
 

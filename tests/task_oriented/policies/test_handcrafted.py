@@ -6,12 +6,10 @@ from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted, Handcraf
 from rlhf_dialog.task_oriented.policies.sampling.measures import collect_numbers
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
-from rlhf_dialog.task_oriented.world.acts import parse_acts
 from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
-from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions
-from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
 from rlhf_dialog.task_oriented.world.summary import SummaryActions, summarise
 from rlhf_dialog.task_oriented.world.tracker import Belief
+from tests.parts.several_policies import seen
 from tests.parts.small_domain import small_domain
 from tests.parts.small_world import small_world
 
@@ -86,16 +84,13 @@ def test_the_restaurant_domain(rate, success, turns):
 
 
 WORLD = small_world()
-RULES, CHOICES = HandcraftedMulti(WORLD), MultiActions(WORLD)
+RULES = HandcraftedMulti(WORLD)
 
 
 def chosen(*turns):
     """The action after these turns of system and user."""
-    state = DialogueState(WORLD)
-    for system, user in turns:
-        state.update(parse_acts(system), parse_acts(user))
-    observation, mask = RULES.layout.encode(state, None, 0.0), CHOICES.mask(state)
-    return CHOICES.names[RULES.act(observation[None], mask[None])[0][0]]
+    observation, mask = seen(WORLD, *turns)
+    return RULES.layout.names[RULES.act(observation[None], mask[None])[0][0]]
 
 
 OFFERED = ("recommend(hotel-name=granite house)", "")

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -6,7 +8,8 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import Episode, PolicySpec, stream
 from rlhf_dialog.task_oriented.policies.ppo import PPO, imitate
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
-from tests.parts.toy_environments import Colours, Counted, best
+from tests.parts.several_policies import straight_and_resumed, watched
+from tests.parts.toy_environments import Colours, best
 
 SMALL = {"hidden_sizes": (16,)}
 
@@ -46,9 +49,7 @@ def test_advantages_never_leak_over_the_end_of_a_dialogue_and_only_a_cut_one_is_
 
 def test_the_ratio_is_one_before_the_first_step_and_another_policys_action_or_an_infinite_loss_ends_the_run():
     policy = colours(ppo_epoch=1, minibatch_size=1000)
-    for one in Sampler(Colours, 0, 8).sample(policy, 64):
-        policy.observe(one)
-    metrics = policy.update()
+    metrics = watched(policy, Colours, 64, num_envs=8).update()
     assert metrics["ppo/approx_kl"] < 1e-10
     assert metrics["ppo/clip_fraction"] == 0.0
     for one in Sampler(Colours, 0, 8).sample(colours(seed=1), 64):
@@ -85,18 +86,6 @@ def test_the_first_step_follows_the_gradient_of_the_textbook():
         torch.testing.assert_close(weights.grad, gradient, rtol=1e-3, atol=1e-5)
 
 
-def test_exploration_is_on_while_sampling_and_off_while_evaluating():
-    policy = PPO(PolicySpec(2, 3), **SMALL)
-    policy.learner.policy[2].bias.data = torch.tensor([0.0, 0.5, 0.0])
-    sampled = np.concatenate([one.actions for one in Sampler(Counted, 0, 4).sample(policy, 200)])
-    evaluated = np.concatenate([one.actions for one in run_dialogues(policy, Counted, 0, range(60))])
-    assert set(sampled.tolist()) == {0, 1, 2}
-    assert set(evaluated.tolist()) == {1}
-    shares = np.bincount(sampled) / 200
-    expected = torch.tensor([0.0, 0.5, 0.0]).softmax(0).numpy()
-    np.testing.assert_allclose(shares, expected, atol=4 * (0.25 / 200) ** 0.5)
-
-
 def test_an_action_that_the_mask_forbids_is_never_drawn_and_has_no_gradient():
     policy, masks = colours(), np.tile([False, True, False, True], (500, 1))
     observations, streams = np.zeros((500, 3), np.float32), [stream(0, n, 0) for n in range(500)]
@@ -110,50 +99,32 @@ def test_an_action_that_the_mask_forbids_is_never_drawn_and_has_no_gradient():
 
 
 def test_two_equal_runs_learn_the_same_and_a_saved_policy_goes_on_exactly(tmp_path):
-    def run(policy, first, last):
-        for number in range(first, last):
-            for one in Sampler(Colours, number, 4).sample(policy, 40):
-                policy.observe(one)
-            metrics = policy.update()
-        return metrics
-
-    whole, stopped, resumed = colours(), colours(), colours(seed=0)
-    expected = run(whole, 0, 4)
-    run(stopped, 0, 2)
-    stopped.save(tmp_path)
-    resumed.load(tmp_path)
-    assert run(resumed, 2, 4) == expected
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["optimizer.safetensors", "policy.json", "policy.safetensors"]
+    (_, files), (policy, others) = straight_and_resumed(tmp_path, lambda _: colours(), Colours, 4, 40, iterations=2)
+    assert files == others
+    assert {*map(str, files)} == {"optimizer.safetensors", "policy.json", "policy.safetensors"}
     with pytest.raises(UserError, match="does not fit"):
-        colours(hidden_sizes=(8,)).load(tmp_path)
+        colours(hidden_sizes=(8,)).load(tmp_path / "half")
     for text in ("{}", '{"num_updates": 1, "normalizer": {"weight": 1}}'):
-        (tmp_path / "policy.json").write_text(text)
+        (tmp_path / "half" / "policy.json").write_text(text)
         with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
-            resumed.load(tmp_path)
+            policy.load(tmp_path / "half")
 
 
 def test_the_learning_rate_falls_to_its_share_over_the_updates_of_the_run():
     policy = PPO(PolicySpec(3, 4, num_updates=2), lr=0.01, final_lr=0.1)
     rates = []
     for _ in range(3):
-        for one in Sampler(Colours, 0, 1).sample(policy, 8):
-            policy.observe(one)
-        policy.update()
+        watched(policy, Colours, 8).update()
         rates.append(policy.learner.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([0.01, 0.0055, 0.001])
 
 
-class Best:
-    """The right policy of `Colours`."""
-
-    def act(self, observations, masks, deterministic):
-        return best(observations, masks), {}
-
-
 def test_the_right_policy_of_a_toy_is_copied_under_masks():
-    policy = PPO(PolicySpec(3, 4), hidden_sizes=(32,))
-    assert imitate(policy, run_dialogues(Best(), Colours, 0, range(300)), seed=0) == {"imitation/accuracy": 1.0}
+    policy, right = (
+        PPO(PolicySpec(3, 4), hidden_sizes=(32,)),
+        SimpleNamespace(act=lambda x, masks, _: (best(x, masks), {})),
+    )
+    assert imitate(policy, run_dialogues(right, Colours, 0, range(300)), seed=0) == {"imitation/accuracy": 1.0}
     episodes = run_dialogues(policy, Colours, 5, range(50))
     assert all((one.actions == best(one.observations, one.masks)).all() for one in episodes)
     assert policy.learner.optimizer.state_dict()["state"] == {}

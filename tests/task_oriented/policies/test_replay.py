@@ -12,7 +12,7 @@ from rlhf_dialog.task_oriented.policies.episode_stack import EpisodeStack
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
 from rlhf_dialog.task_oriented.policies.replay import Replay
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
-from tests.parts.folders import contents
+from tests.parts.several_policies import straight_and_resumed, watched
 from tests.parts.toy_environments import Colours, Counted
 
 LEARNERS = ("dqn", "bbqn", "acer", "a2c", "tracer", "enac")
@@ -125,35 +125,18 @@ def test_each_step_of_each_seed_draws_turns_of_its_own(monkeypatch):
     for seed in (0, 1, 2):
         policy = build_policy("dqn", {"hidden_sizes": [4], "steps_per_dialogue": 3}, PolicySpec(3, 4, seed=seed))
         monkeypatch.setattr(policy, "_step", lambda generator: drawn.append(generator.initial_seed()) or {})
-        for one in Sampler(Colours, 0, 1).sample(policy, 6):
-            policy.observe(one)
-        policy.update()
+        watched(policy, Colours, 6).update()
     assert len(set(drawn)) == len(drawn) == 18
 
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_number_that_is_not_finite_stops_the_run(name):
     policy = build_policy(name, {"hidden_sizes": [4], "steps_per_dialogue": 1}, PolicySpec(3, 4))
-    for one in Sampler(Colours, 0, 1).sample(policy, 6):
-        policy.observe(one)
-    policy.update()
+    watched(policy, Colours, 6).update()
+    (one, *_) = Sampler(Colours, 0, 1).sample(policy, 3)
     one.rewards[:] = np.nan
     policy.observe(one)
     with pytest.raises(RunStopped, match=r"step 3: the (loss|natural gradient) is n"):
-        policy.update()
-
-
-def saved(policy, folder):
-    """The files of a policy that is saved into a new folder, by name."""
-    folder.mkdir()
-    policy.save(folder)
-    return {str(path): data for path, data in contents(folder).items()}
-
-
-def go_on(policy, sampler, num_updates):
-    for _ in range(num_updates):
-        for one in sampler.sample(policy, 20):
-            policy.observe(one)
         policy.update()
 
 
@@ -161,44 +144,31 @@ def go_on(policy, sampler, num_updates):
 def test_a_saved_policy_goes_on_bit_for_bit(name, tmp_path):
     args = {"hidden_sizes": [8], "steps_per_dialogue": 0.7, "batch_size": 8}
     args |= {} if name == "enac" else {"capacity": 60}
-    setting, on_disk = PolicySpec(3, 4, seed=1), {"in_memory": 5} if name in ("dqn", "acer") else {}
-    whole, stopped, resumed = (build_policy(name, args | more, setting) for more in ({}, on_disk, on_disk))
-    go_on(whole, Sampler(Colours, 0, 8), 8)
-    first, second = Sampler(Colours, 0, 8), Sampler(Colours, 0, 8)
-    go_on(stopped, first, 4)
-    files = saved(stopped, tmp_path / "half")
-    assert set(files) == {"policy.safetensors", "optimizer.safetensors", "replay.safetensors", "policy.json"}
-    resumed.load(tmp_path / "half")
-    second.load_state_dict(first.state_dict())
-    go_on(resumed, second, 4)
+    on_disk = {"in_memory": 5} if name in ("dqn", "acer") else {}
+
+    def build(stops):
+        return build_policy(name, args | (on_disk if stops else {}), PolicySpec(3, 4, seed=1))
+
+    (whole, files), (resumed, others) = straight_and_resumed(tmp_path, build, Colours, 8, 20)
+    assert files == others
+    assert {*map(str, files)} == {"policy.safetensors", "optimizer.safetensors", "replay.safetensors", "policy.json"}
     assert whole.num_steps > 20
     assert (len(resumed.replay.stack._memory) < len(whole.replay.stack._memory)) == bool(on_disk)
-    assert saved(resumed, tmp_path / "resumed") == saved(whole, tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
-    ("name", "key"), [("bbqn", "target_share"), ("acer", "average_share"), ("tracer", "average_share")]
+    ("name", "key"),
+    [("dqn", "target_share"), ("bbqn", "target_share"), ("acer", "average_share"), ("tracer", "average_share")],
 )
 def test_the_slow_network_follows_by_its_share_in_each_step(name, key):
-    policy = build_policy(name, {"hidden_sizes": [4], "batch_size": 4, key: 0.25}, PolicySpec(3, 4))
-    for one in Sampler(Colours, 0, 1).sample(policy, 6):
-        policy.observe(one)
+    args = {"hidden_sizes": [4], "batch_size": 4, key: 0.25}
+    policy = watched(build_policy(name, args, PolicySpec(3, 4)), Colours, 6)
     before = [weight.clone() for weight in policy.learner.slow.parameters()]
     policy._step(seeded())
     pairs = zip(before, policy.learner.policy.parameters(), strict=True)
     for (own, leading), after in zip(pairs, policy.learner.slow.parameters(), strict=True):
         torch.testing.assert_close(after, 0.75 * own + 0.25 * leading)
     assert any((own != leading).any() for own, leading in zip(before, policy.learner.policy.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_masked_actions_are_never_taken(name):
-    policy = build_policy(name, {"hidden_sizes": [8]}, PolicySpec(3, 4))
-    masks = np.tile([False, True, False, True], (200, 1))
-    streams = [Random(n) for n in range(200)]
-    for deterministic in (False, True):
-        actions, _ = policy.act(np.random.default_rng(0).random((200, 3), np.float32), masks, deterministic, streams)
-        assert set(actions.tolist()) <= {1, 3}
 
 
 def dialogue(number, length):
@@ -253,7 +223,6 @@ def test_older_dialogues_are_on_disk_until_they_make_room_and_other_columns_are_
     assert on_disk(filled(100, 10, [3] * 7)[0]) == [0, 1, 2, 3]
     assert on_disk(filled(100, 21, [3] * 7)[0]) == []
     assert on_disk(filled(18, 10, [3] * 8)[0]) == [2, 3, 4]
-    assert Replay(10).stack.in_memory == 200_000  # turns, unless it is told otherwise
     stack, _ = filled(100, 5, [3] * 7)
     with pytest.raises(IndexError):
         stack.rows([21])

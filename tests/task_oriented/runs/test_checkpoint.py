@@ -3,6 +3,7 @@ import json
 import pytest
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.runs.checkpoint import save_checkpoint
 from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.domains.domain import parse_domain
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
@@ -12,7 +13,6 @@ from rlhf_dialog.task_oriented.runs.checkpoint import (
     load_policy_checkpoint,
     read_policy_agent,
     save_policy_agent,
-    save_policy_checkpoint,
 )
 from tests.parts.small_domain import DATA, small_domain
 
@@ -25,9 +25,9 @@ def policy(seed=0):
     return PPO(PolicySpec(3, 2, seed), hidden_sizes=(4,))
 
 
-def saved(folder, iteration=1, keep=2):
-    state = {"iteration": iteration, "identity": IDENTITY, "domain": DOMAIN.name, "own": [1, 2]}
-    return save_policy_checkpoint(folder, policy(), state, keep)
+def saved(folder):
+    state = {"iteration": 1, "identity": IDENTITY, "domain": DOMAIN.name, "own": [1, 2]}
+    return save_checkpoint(folder, state, lambda target: policy().save(target) or {}, keep=2)
 
 
 def edited():
@@ -42,9 +42,6 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert state["own"] == [1, 2]
     assert str(other.learner.state_dict()) == str(policy().learner.state_dict())
     assert (tmp_path / "latest").read_text(encoding="utf-8") == "iter_000001"
-    saved(tmp_path, 2)
-    saved(tmp_path, 3)
-    assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_000002", "iter_000003"]  # keep=2
 
 
 def test_another_domain_another_run_and_a_checkpoint_that_changed_on_disk_are_refused(tmp_path):
@@ -68,11 +65,11 @@ def test_another_domain_another_run_and_a_checkpoint_that_changed_on_disk_are_re
 def test_an_agent_says_what_it_is_for(tmp_path):
     save_policy_agent(tmp_path / "agent", policy(), SETTINGS, DOMAIN)
     agent = read_policy_agent(tmp_path / "agent")
-    kept = {"domain": str(tmp_path / "agent" / "domain.json")}
+    kept = {"domain": str(tmp_path / "agent" / "domain.json"), "policy": {"id": "ppo", "args": {}}}
     assert agent == SETTINGS | kept | {"domain_name": "tea", "domain_hash": DOMAIN.hash, "environment": None}
-    check_domain(tmp_path, agent, load_domain(kept["domain"]))
+    check_domain(tmp_path, "tea", agent["domain_hash"], load_domain(kept["domain"]))
     with pytest.raises(UserError, match="an earlier state of it"):
-        check_domain(tmp_path, agent, edited())
+        check_domain(tmp_path, agent["domain_name"], agent["domain_hash"], edited())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import json
 import os
 import signal
 from pathlib import Path
@@ -10,13 +9,9 @@ from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from tests.parts.folders import contents
 from tests.parts.persons import ASKED, BAD, GOOD, SHOP, person_run, talked
+from tests.parts.policy_runs import numbers
 
 TWO, MORE = [*GOOD, *BAD], [*BAD, *GOOD, *GOOD]
-
-
-def rows(folder):
-    lines = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.slow
@@ -41,7 +36,9 @@ def test_two_days_are_one_longer_day(tmp_path, policy, args, lines):
     own = (Path("policy_agent.json"),)  # names the file of the domain
     one, other = (contents(tmp_path / name / "run" / "agent") for name in ("days", "day"))
     assert {k: v for k, v in one.items() if k not in own} == {k: v for k, v in other.items() if k not in own}
-    assert [row["reward"] for row in rows(tmp_path / "days")] == [row["reward"] for row in rows(tmp_path / "day")]
+    assert [row["reward"] for row in numbers(tmp_path / "days" / "run")] == [
+        row["reward"] for row in numbers(tmp_path / "day" / "run")
+    ]
 
 
 def test_each_dialogue_has_the_streams_of_its_number_and_is_explored(tmp_path, monkeypatch):
@@ -61,11 +58,11 @@ def test_what_counts_and_what_is_learned_from(tmp_path):
     """A dialogue that has not ended counts if something in it was rewarded."""
     shown = talked(tmp_path, [*GOOD[:-1], "", *GOOD])
     assert "(saved; without a reward, nothing was learned)" in shown
-    assert [row["rewarded"] for row in rows(tmp_path)] == [0, 1]
-    assert rows(tmp_path)[1]["gp/dialogues"] == 1
+    assert [row["rewarded"] for row in numbers(tmp_path / "run")] == [0, 1]
+    assert numbers(tmp_path / "run")[1]["gp/dialogues"] == 1
     assert talked(tmp_path, ["hi", "green tea", "/quit"])[0].startswith("2 dialogues so far, 1 of them rewarded")
     talked(tmp_path, ["hi", "/reward 5", "green tea", "/quit"])
-    assert [row["reward"] for row in rows(tmp_path)][2:] == [5.0 - 2]
+    assert [row["reward"] for row in numbers(tmp_path / "run")][2:] == [5.0 - 2]
     talked(tmp_path, [], reward_after="turn", rewards=[0, 1], show_goal=False)
     with pytest.raises(UserError, match="seed: 0 -> 1"):
         talked(tmp_path, GOOD, seed=1)
@@ -83,5 +80,5 @@ def test_a_signal_while_the_policy_learns_loses_nothing(tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as end:
         run.run()
     assert end.value.code == 143
-    assert len(rows(tmp_path)) == 1
+    assert len(numbers(tmp_path / "run")) == 1
     assert (tmp_path / "run" / "agent").is_dir()

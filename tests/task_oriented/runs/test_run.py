@@ -1,7 +1,6 @@
 import json
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -15,7 +14,6 @@ from rlhf_dialog.task_oriented.runs.training_world import open_person_world, ope
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from tests.parts import own_environments  # noqa: F401 - it registers them
 from tests.parts.policy_runs import PPO_ARGS, domain_file, numbers, policy_run
-from tests.parts.scripted_teacher import ScriptedTeacher
 from tests.parts.small_domain import small_domain
 from tests.parts.small_world import write_world
 
@@ -48,7 +46,7 @@ WHOLE = {"imitation_dialogues": 4, "eval_interval": 4, "save_interval": 4}
 def whole(tmp_path_factory):
     """The folder of a run that nobody disturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    policy_run(folder, **WHOLE).train()
+    policy_run(folder, **WHOLE).run()
     return folder / "run"
 
 
@@ -57,7 +55,7 @@ def weights(run: Path) -> bytes:
 
 
 def resumed(folder: Path, **changes) -> Path:
-    policy_run(folder, resume=True, **WHOLE | changes).train()
+    policy_run(folder, resume=True, **WHOLE | changes).run()
     return folder / "run"
 
 
@@ -89,7 +87,7 @@ def test_a_failure_while_turns_are_sampled_loses_no_finished_iteration(tmp_path,
 
     monkeypatch.setattr(Sampler, "sample", failing)
     with pytest.raises(RunStopped):
-        policy_run(tmp_path, **WHOLE).train()
+        policy_run(tmp_path, **WHOLE).run()
     assert (tmp_path / "run" / "checkpoints" / "latest").read_text(encoding="utf-8") == "iter_000003"
     assert not (tmp_path / "run" / "agent").exists()
     monkeypatch.setattr(Sampler, "sample", sample)
@@ -102,21 +100,23 @@ def test_a_failure_while_turns_are_sampled_loses_no_finished_iteration(tmp_path,
 def test_a_run_in_an_environment_of_the_users_own_goes_on_and_has_no_rules_beside_it(tmp_path):
     own = {"environment": {"id": "Guess", "args": {}}, "domain": "restaurant", "error_rate": 0.0, "step_timeout_s": 20}
     own["policy"] = {"id": "ppo", "args": PPO_ARGS | {"final_lr": 1.0}}  # else the learning rate depends on `epoch`
-    whole = policy_run(tmp_path, experiment_name="whole", **own).train()
-    assert whole["eval/success"] == 1.0
-    assert "eval/handcrafted_success" not in whole
-    policy_run(tmp_path, epoch=3, **own).train()
-    policy_run(tmp_path, resume=True, **own).train()
-    assert numbers(tmp_path / "run")[3:] == numbers(tmp_path / "whole")[3:]
+    policy_run(tmp_path, experiment_name="whole", **own).run()
+    whole = numbers(tmp_path / "whole")
+    assert whole[-1]["eval/success"] == 1.0
+    assert "eval/handcrafted_success" not in whole[-1]
+    policy_run(tmp_path, epoch=3, **own).run()
+    policy_run(tmp_path, resume=True, **own).run()
+    assert numbers(tmp_path / "run")[3:] == whole[3:]
     with pytest.raises(UserError, match="was trained on the domain Guess"):
-        policy_run(tmp_path, resume=True, epoch=7, **own | {"environment": {"id": "Hurried", "args": {}}}).train()
+        policy_run(tmp_path, resume=True, epoch=7, **own | {"environment": {"id": "Hurried", "args": {}}}).run()
 
 
 @pytest.mark.slow
 def test_the_last_line_says_what_came_out_and_where_the_plot_is(tmp_path, caplog):
     run = policy_run(tmp_path, epoch=3)
     with caplog.at_level("INFO", logger="rlhf_dialog"):
-        metrics = run.train()
+        run.run()
+    metrics = numbers(tmp_path / "run")[-1]
     last, plot = caplog.records[-1].getMessage(), tmp_path / "run" / "plot.png"
     assert f"3 iterations, {metrics['dialogues']} dialogues: success {metrics['eval/success']:.3f}" in last
     assert f"(handcrafted: {metrics['eval/handcrafted_success']:.3f}, " in last
@@ -128,11 +128,11 @@ def test_the_last_line_says_what_came_out_and_where_the_plot_is(tmp_path, caplog
 def test_what_an_environment_of_the_users_own_cannot_do_is_refused_before_anything_is_written(tmp_path):
     own = {"environment": {"id": "Guess", "args": {}}, "domain": "restaurant", "error_rate": 0.0}
     with pytest.raises(UserError, match="rules need a domain"):
-        policy_run(tmp_path, imitation_dialogues=3, **own).train()
+        policy_run(tmp_path, imitation_dialogues=3, **own).run()
     with pytest.raises(UserError, match="error_rate: an environment of your own"):
         policy_run(tmp_path, **own | {"error_rate": 0.1})
     with pytest.raises(UserError, match="unknown policy 'pppo'"):
-        policy_run(tmp_path, policy={"id": "pppo"}).train()
+        policy_run(tmp_path, policy={"id": "pppo"}).run()
     assert not (tmp_path / "run").exists()
 
 
@@ -190,9 +190,6 @@ def test_what_a_person_rewards_follows_from_the_domain():
     assert other.model_dump()["domain"] == {"actions": "a.json", "state": {"id": "mine", "args": {}}}
 
 
-OWN = {"id": "Guess", "args": {}}
-
-
 def settings(**changes):
     given = {"domain": "restaurant", "error_rate": 0.3, "user": "unfriendly", "max_turns": 7, "environment": None}
     return given | changes
@@ -208,7 +205,7 @@ def test_a_domain_and_its_user(tmp_path):
 
 
 def test_a_class_of_the_users_own():
-    world = open_world(settings(environment=OWN))
+    world = open_world(settings(environment={"id": "Guess", "args": {}}))
     assert (world.name, world.domain, world.num_features) == ("Guess", None, 2)
     assert list(world.names) == ["action 0", "action 1"]
     assert world.hash != open_world(settings(environment={"id": "Endless", "args": {}})).hash
@@ -230,15 +227,24 @@ def test_a_subclass_of_the_act_level_has_its_domain_and_its_rules():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"domain": {"actions": "nowhere.json", "state": {"id": "last_turns", "args": {}}}}, "no file 'nowhere.json'"),
-        ({"domain": "multiwoz", "data_path": "{folder}"}, "one domain"),
+        ({"error_rate": 0.15}, r"error_rate: with several domains .* found 0\.15"),
+        ({"user": "unfriendly"}, "user 'unfriendly': with several domains"),
+        ({"domain": "restaurant", "data_path": None, "end_reward": [1, 0]}, "end_reward: only the domain multiwoz"),
     ],
 )
-def test_what_a_person_cannot_talk_about(tmp_path, changes, said):
-    write_world(tmp_path)
-    given = {key: value.format(folder=tmp_path) if isinstance(value, str) else value for key, value in changes.items()}
+def test_what_does_not_fit_one_domain_or_several(tmp_path, changes, said):
+    given = {"domain": "multiwoz", "data_path": str(write_world(tmp_path)), "error_rate": 0.0, "user": "friendly"}
     with pytest.raises(UserError, match=said):
-        open_person_world(settings(**given), ScriptedTeacher({}, Random(0)))
+        open_world(settings(**given | changes))
+
+
+def test_what_a_person_cannot_talk_about(tmp_path):
+    nowhere = {"actions": "nowhere.json", "state": {"id": "last_turns", "args": {}}}
+    with pytest.raises(UserError, match=r"no file 'nowhere\.json'"):
+        open_person_world(settings(domain=nowhere), teacher=None)
+    several = settings(domain="multiwoz", data_path=str(write_world(tmp_path)))
+    with pytest.raises(UserError, match="one domain"):
+        open_person_world(several, teacher=None)
 
 
 def test_a_folder_in_use_is_refused_before_anything_is_built(tmp_path, monkeypatch):
@@ -248,4 +254,4 @@ def test_a_folder_in_use_is_refused_before_anything_is_built(tmp_path, monkeypat
     (run.folder / "checkpoints").mkdir()
     monkeypatch.setattr(PolicyRun, "_build", lambda self: pytest.fail("something was built"))
     with pytest.raises(UserError):
-        run.train()
+        run.run()

@@ -11,26 +11,36 @@ from gymnasium.utils.env_checker import check_env
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import load_domain
+from rlhf_dialog.task_oriented.policies.base import PolicySpec
+from rlhf_dialog.task_oriented.policies.built_in import build_handcrafted
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.sampling.sampler import run_dialogues
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.act_world import ActWorld, acts_from
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.goals import Goal
+from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.task_oriented.world.person_world import PersonWorld
-from tests.parts.act_dialogues import handcrafted, many, play, side_by_side
+from tests.parts.act_dialogues import handcrafted, many, play
 from tests.parts.persons import typing
 from tests.parts.small_domain import small_domain
+from tests.parts.small_world import small_world
 from tests.parts.strange_domains import STRANGE, strange
 
 DOMAIN = load_domain("restaurant")
 
 
-@pytest.mark.parametrize("arguments", [{}, {"error_rate": 0.3}, {"user": "unfriendly"}, {"domain": small_domain()}])
-def test_gymnasium_checks_it(arguments):
+SINGLE = [{}, {"error_rate": 0.3}, {"user": "unfriendly"}, {"domain": small_domain()}]
+SEVERAL = [{}, {"user": {"acts_per_turn": 1}}, {"user": {"failing_bookings": 1.0}}, {"max_turns": 3}]
+MAKES = [partial(ActLevel, **arguments) for arguments in SINGLE]
+MAKES += [partial(MultiActLevel, small_world(), **arguments) for arguments in SEVERAL]
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_gymnasium_checks_it(make):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_env(ActLevel(**arguments), skip_render_check=True)
+        check_env(make(), skip_render_check=True)
 
 
 def test_what_is_known_at_the_end_also_of_a_goal_of_ones_own():
@@ -49,17 +59,22 @@ def test_what_is_known_at_the_end_also_of_a_goal_of_ones_own():
     assert ActLevel(DOMAIN, masked=False).reset(seed=0)[1]["action_mask"].all()
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_a_dialogue_depends_on_seed_number_and_actions_only(rate):
+@pytest.mark.parametrize("make", MAKES)
+def test_a_dialogue_depends_on_seed_number_and_actions_only(make):
     """Dialogues 0 to 5 in a row, in another order, and side by side in two environments."""
-    one, other = ActLevel(DOMAIN, rate), ActLevel(DOMAIN, rate)
+    one, other = make(), make()
     in_a_row = many(one, handcrafted(one), 6, seed=5)
     for number in (4, 0, 3):
         total, seen, info = play(other, handcrafted(other), seed=5, options={"dialogue": number})
-        assert (total, info["system_acts"]) == (in_a_row[number][0], in_a_row[number][2]["system_acts"])
-        assert np.array_equal(seen, in_a_row[number][1])
-    turns = side_by_side([ActLevel(DOMAIN, rate), ActLevel(DOMAIN, rate)], handcrafted(one), 5, (1, 2))
-    assert turns == [in_a_row[number][2]["user_acts"] for number in (1, 2)]
+        expected_total, expected_seen, expected = in_a_row[number]
+        assert total == expected_total
+        assert np.array_equal(seen, expected_seen)
+        assert all(info[key] == expected[key] for key in info if key != "action_mask")
+    rules = build_handcrafted(PolicySpec(0, 0, domain=one.domain))
+    together = run_dialogues(rules, make, 5, (1, 2), num_envs=2)
+    assert [episode.info["user_acts"] for episode in together] == [
+        in_a_row[number][2]["user_acts"] for number in (1, 2)
+    ]
 
 
 class Forgetful:

@@ -37,16 +37,12 @@ def test_without_errors_the_turn_arrives_as_it_is_and_confidences_are_clipped():
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.3])
-def test_confidences_sum_to_1_and_no_hypothesis_comes_twice(rate):
+def test_confidences_sum_to_1_no_hypothesis_comes_twice_and_the_first_is_as_often_wrong_as_the_rate_says(rate):
     for hypotheses in lists(rate):
         assert sum(score for _, score in hypotheses) == pytest.approx(1)
         assert 2 <= len(hypotheses) <= 6
         turns = [turn for turn, _ in hypotheses if turn != NULL]
         assert all(turn not in turns[:number] for number, turn in enumerate(turns))
-
-
-@pytest.mark.parametrize("rate", [0.15, 0.3])
-def test_the_first_hypothesis_is_wrong_as_often_as_the_error_rate_says(rate):
     wrong = [hypotheses for hypotheses in lists(rate) if hypotheses[0][0] != TURN]
     assert len(wrong) / 2500 == pytest.approx(rate, abs=0.025)
 

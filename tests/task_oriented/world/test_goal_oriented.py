@@ -71,22 +71,16 @@ class Scripted:
 
 
 WANTED = {"constraints": {"tea": "green", "area": "north"}, "requests": ["phone"]}
-LIE = {"requests": {"name": "cid", "phone": "33"}, "name": "cid"}
 
 
-@pytest.mark.parametrize("lie", ["forgets", "claims"])
-def test_a_user_that_lies_is_not_believed(lie):
-    """It praises a venue that does not fit, thanks, leaves, and at the end wants nothing else, or claims to have heard all."""
+def test_a_user_that_lies_is_not_believed():
+    """It praises a venue that does not fit, thanks, leaves, and at the end wants nothing else."""
     environment = environment_of(TEA)
 
     class Liar(Scripted):
         def answer(self, system_acts):
-            if lie == "forgets":
-                self.goal.constraints.clear()
-                self.goal.requests.clear()
-            else:
-                self.goal.requests.update(LIE["requests"])
-                self.goal.name = LIE["name"]
+            self.goal.constraints.clear()
+            self.goal.requests.clear()
             self.success = True
             return parse_acts("thankyou() bye()")
 
@@ -133,7 +127,6 @@ def tracker(**methods):
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"user": Scripted([Act("hello")], "bye")}, "user Scripted: answer returned 'bye'"),
         ({"user": Scripted(None)}, "user Scripted: begin returned None"),
         ({"nlu": lambda text: text}, "nlu .*<lambda>: nlu returned 'Hi .'"),
         ({"nlg": lambda acts, rng: acts}, r"nlg .*<lambda>: returned \[Act\("),

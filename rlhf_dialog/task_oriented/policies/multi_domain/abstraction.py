@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import read_json
 from rlhf_dialog.task_oriented.domains import UNKNOWN, MultiDomain
+from rlhf_dialog.task_oriented.domains.domain import check_known
 from rlhf_dialog.task_oriented.domains.services import DomainService
 from rlhf_dialog.task_oriented.policies.base import Features
 from rlhf_dialog.task_oriented.policies.multi_domain.views import Rows, View
@@ -65,7 +66,6 @@ def _rank(kind: str, entropies: Mapping[str, float]) -> dict[str, str]:
 
 
 def write_abstraction(path: str | Path, abstraction: Abstraction) -> None:
-    """Write the JSON file."""
     write_json(Path(path), abstraction)
 
 
@@ -79,11 +79,7 @@ def read_abstraction(path: str | Path, domain: MultiDomain) -> Abstraction:
     for name, slots in abstraction.items():
         domain_slots = make_abstraction(domain.only([name]))[name]
         for slot, label in slots.items():
-            if slot not in domain_slots:
-                hint = nearest(slot, domain_slots) or "."
-                raise UserError(
-                    f"{path}: the domain {name} has no slot '{slot}'{hint} It has {', '.join(domain_slots)}"
-                )
+            check_known(f"{path}: of the domain {name} the slot", slot, domain_slots)
             if not isinstance(label, str) or list(slots.values()).count(label) > 1:
                 raise UserError(
                     f"{path}: the domain {name} has {label!r} twice, or not as a text; give each slot its own"

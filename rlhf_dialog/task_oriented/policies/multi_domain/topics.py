@@ -4,8 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import MultiDomain
+from rlhf_dialog.task_oriented.domains.domain import check_known
 from rlhf_dialog.task_oriented.world.acts import Act
 
 SHORTEST = 3  # letters of a value that points to a domain by itself
@@ -30,10 +31,7 @@ class Topics:
         self.domain, self.attempts = domain, attempts
         self.names = tuple(domain.services)
         for name, synonyms in (words or {}).items():
-            if name not in self.names:
-                raise UserError(
-                    f"words: '{name}' is unknown{nearest(name, self.names) or '.'} Use {', '.join(self.names)}"
-                )
+            check_known("words:", name, self.names)
             if isinstance(synonyms, str) or not all(isinstance(word, str) and word.strip() for word in synonyms):
                 raise UserError(f"words: found {synonyms!r} for '{name}', wanted a list of words")
         self._name_patterns = {name: _pattern([name, f"{name}s", *(words or {}).get(name, ())]) for name in self.names}
@@ -92,10 +90,9 @@ def _pattern(words: Iterable[str]) -> re.Pattern[str]:
 
 def _unshared_values(domain: MultiDomain) -> dict[str, list[str]]:
     """For each domain the values of its slots that no other domain has; none with digits, which are numbers of people too."""
-    slots = {name: service.constraints.values() for name, service in domain.services.items()}
     values_by_name = {
-        name: {value for chances in chances_of_slots for value in chances.shares}
-        for name, chances_of_slots in slots.items()
+        name: {value for chances in service.constraints.values() for value in chances.shares}
+        for name, service in domain.services.items()
     }
     counts = Counter(value for values in values_by_name.values() for value in values)
     unshared = {

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import MultiDomain
+from rlhf_dialog.task_oriented.domains.domain import check_known
 from rlhf_dialog.task_oriented.policies.base import DialoguePolicy, Episode, Features, PolicySpec
 from rlhf_dialog.task_oriented.policies.replay import Replay
 from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiLayout
@@ -62,9 +63,7 @@ class Views:
     def check(self, names: Iterable[Any], where: str) -> None:
         """Raises UserError, with the place where it was named, for a domain that is unknown."""
         for name in names:
-            if not isinstance(name, str) or name not in self.by_name:
-                hint = nearest(str(name), self.by_name) or "."
-                raise UserError(f"{where}: '{name}' is unknown{hint} Use {', '.join(self.by_name)}")
+            check_known(f"{where}:", name, self.by_name)
 
     def groups(self, observations: Features) -> Iterator[tuple[View, Rows]]:
         """The views of the domains of which the user spoke last (the first one where there is none), each with its rows."""

@@ -4,9 +4,8 @@ An order to an environment is a pair of numbers (action, following): make the ac
 dialogue `following`; so no step is wasted at the end. The action -1 opens `following` at once; -1 as `following` opens none.
 """
 
-import traceback
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -15,11 +14,9 @@ from typing import Any
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from rlhf_dialog.config.registry import EnvironmentFactory
-from rlhf_dialog.environments.base import REWARD, SUCCESS, is_reward, is_truth, says_success
-from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
+from rlhf_dialog.environments import base
+from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import Features, Masks
-from rlhf_dialog.user_code import TimeLimit, ends_the_process, format_line, outside_libraries, run_with_timeout
 from rlhf_dialog.workers import LOST, Worker, WorkerFailed
 
 Order = tuple[int, int]
@@ -68,18 +65,12 @@ class VectorEnv:
         if not isinstance(answer, tuple) or len(answer) != 5:
             raise _wrong(environment, "step", answer, "(observation, reward, terminated, truncated, info)")
         observation, reward, terminated, truncated, info = answer
-        if not is_reward(reward):
-            raise _wrong(environment, "step", reward, f"a reward that is {REWARD}")
-        for name, value in (("terminated", terminated), ("truncated", truncated)):
-            if not is_truth(value):
-                raise _wrong(environment, "step", value, f"True or False as {name}")
         if not isinstance(info, dict):
             raise _wrong(environment, "step", info, "an info that is a dict")
+        base.check_outcome(_name(environment), reward, terminated, truncated, info)
         if not (terminated or truncated):
             then = _read_answer(environment, "step", observation, info)
             return EnvAnswer(then.observation, then.mask, float(reward))
-        if not says_success(info):
-            raise _wrong(environment, "step", info["success"], SUCCESS)
         last = _vector(environment, "step", observation)
         then = EnvAnswer(None, None) if following == NOTHING else self._open(environment, following)
         info = {key: value for key, value in info.items() if key != "action_mask"}
@@ -93,11 +84,11 @@ class VectorEnv:
 
 
 def _name(environment: Any) -> str:
-    return environment.class_name if isinstance(environment, UserEnvironment) else type(environment).__name__
+    return type(environment.environment if isinstance(environment, UserEnvironment) else environment).__name__
 
 
 def _wrong(environment: Any, method: str, value: Any, expected: str) -> UserError:
-    return UserError(f"{_name(environment)}.{method} returned {value!r:.200}; return {expected}")
+    return UserError(f"environment {_name(environment)}: {method} returned {value!r:.200}; return {expected}")
 
 
 def _vector(environment: Any, method: str, observation: Any) -> Features:
@@ -139,26 +130,16 @@ def _read_answer(environment: Any, method: str, observation: Any, info: Any) -> 
 class UserEnvironment:
     """One environment of a class of the user's own with Gymnasium's `reset` and `step`, with limits.
 
-    step_timeout_s: seconds for one call, which then runs in a thread; None: any time
-    max_turns: turns after which the class must have ended a dialogue; None: any number
     What else is asked of it, such as `action_masks`, is the environment's. Raises UserError, with class and method, for what a
     call raises, and when it takes too long.
     """
 
-    def __init__(
-        self,
-        cls: Callable[..., Any],
-        args: dict[str, Any],
-        step_timeout_s: float | None = None,
-        max_turns: int | None = None,
-    ):
-        self.class_name = getattr(cls, "__name__", type(cls).__name__)
-        self.step_timeout_s, self.max_turns, self.turns = step_timeout_s, max_turns, 0
-        self.environment: Any = None
-        self.environment = self._run_limited("__init__", lambda: cls(**args))
+    def __init__(self, cls: Callable[..., Any], args: dict[str, Any], limits: base.EpisodeLimits = base.NO_LIMITS):
+        self.limits, self.turns = limits, 0
+        who = f"environment {getattr(cls, '__name__', cls)}: __init__"
+        self.environment: Any = base.call_limited(who, cls, limits.step_timeout_s, lambda: cls(**args))
         for method in ("reset", "step"):
-            if not callable(getattr(self.environment, method, None)):
-                raise UserError(f"{self.class_name}: has no method {method}; a policy needs Gymnasium's reset and step")
+            base.check_method(self.environment, method)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.environment, name)
@@ -167,48 +148,17 @@ class UserEnvironment:
         """Begin the dialogue of this number, with a seed of its own, since a class need not know of numbers."""
         self.turns = 0
         own_seed = Random(f"{seed}/{options['dialogue']}/environment").randrange(2**31)
-        return self._run_limited("reset", lambda: self.environment.reset(seed=own_seed, options=options))
+        work = partial(self.environment.reset, seed=own_seed, options=options)
+        return base.call(self.environment, "reset", self.limits, work)
 
     def step(self, action: int) -> Any:
         """One turn."""
         self.turns += 1
-        answer = self._run_limited("step", lambda: self.environment.step(action))
+        answer = base.call(self.environment, "step", self.limits, partial(self.environment.step, action))
         is_answer = isinstance(answer, tuple) and len(answer) == 5
-        if is_answer and self.turns == self.max_turns and not any(is_truth(end) and end for end in answer[2:4]):
-            raise UserError(
-                f"{self.class_name}.step has not ended the dialogue after {self.turns} turns (max_turns); return terminated or "
-                "truncated as True at its end, or raise max_turns"
-            )
+        if is_answer and not any(base.is_truth(end) and end for end in answer[2:4]):
+            base.check_turns(self.environment, self.turns, self.limits)
         return answer
-
-    def _run_limited(self, method: str, work: Callable[[], Any]) -> Any:
-        where, seconds = f"{self.class_name}.{method}", self.step_timeout_s
-        try:
-            with ends_the_process(seconds) if seconds else nullcontext():
-                return run_with_timeout(seconds, work) if seconds else work()
-        except (UserError, RunStopped, SignalExit):
-            raise
-        except TimeLimit as late:
-            lines = [format_line(frame) for frame in outside_libraries(late.frames)[-1:]]
-            raise UserError(
-                f"{where} did not return within {seconds:g} seconds (step_timeout_s); it was at "
-                f"{lines[0] if lines else 'a line of a library'}"
-            ) from late
-        except USER_CODE_RAISES as error:
-            text = "".join(traceback.format_exception(error))
-            raise UserError(f"{where} raised {type(error).__name__}: {error}\n{text}") from error
-
-
-def user_environment(
-    name: str, args: dict[str, Any], step_timeout_s: float | None, max_turns: int | None
-) -> Callable[[], UserEnvironment]:
-    """Builds environments of the class that `EnvironmentFactory` knows by this name; can be sent to another process.
-
-    Raises UserError for an unknown name or wrong arguments.
-    """
-    if problem := EnvironmentFactory.problem(name, args):
-        raise UserError(f"environment: {problem}")
-    return partial(UserEnvironment, EnvironmentFactory.find(name), args, step_timeout_s, max_turns)
 
 
 def read_sizes(environment: Any) -> tuple[int, int]:
@@ -217,8 +167,8 @@ def read_sizes(environment: Any) -> tuple[int, int]:
     shape, number = getattr(seen, "shape", None), getattr(chosen, "n", None)
     if not isinstance(shape, tuple) or len(shape) != 1 or number is None or getattr(chosen, "start", 0) != 0:
         raise UserError(
-            f"{_name(environment)}: a policy that chooses acts needs an observation_space that is a Box of one dimension, and a "
-            f"Discrete action_space that begins with 0; found {seen} and {chosen}"
+            f"environment {_name(environment)}: a policy that chooses acts needs an observation_space that is a Box of one "
+            f"dimension, and a Discrete action_space that begins with 0; found {seen} and {chosen}"
         )
     return int(shape[0]), int(number)
 

@@ -55,7 +55,6 @@ class PolicyInWords:
 
 
 def _baseline(policy: str, environment: GoalOriented, seed: int) -> PolicyInWords:
-    """This policy as a baseline of the environment."""
     return PolicyInWords(environment, build_policy(policy, {}, PolicySpec(0, 0, seed, environment.domain)))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.evaluation.dialogues import count_verdicts, with_count
-from rlhf_dialog.evaluation.intervals import Interval, Statistic, difference, interval, mean_statistic
+from rlhf_dialog.evaluation.intervals import Interval, difference, interval, mean_statistic
 from rlhf_dialog.task_oriented.policies.base import Episode
 
 VALIDATION_SEED, TEST_SEED = 2**30, 2**31  # of dialogues that no run is trained on
@@ -37,15 +37,11 @@ def means(episodes: Sequence[Episode]) -> dict[str, float]:
 
 def measure_dialogues(episodes: Sequence[Episode]) -> dict[str, Interval]:
     """Mean, low and high of each measure."""
-    intervals = {name: interval(statistic) for name, statistic in _statistics(episodes).items()}
-    return with_count(intervals, collect_numbers(episodes)["success"])
+    numbers = collect_numbers(episodes)
+    return with_count({name: interval(mean_statistic(x)) for name, x in numbers.items()}, numbers["success"])
 
 
 def compare_dialogues(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, Interval]:
     """The intervals of after - before on the same dialogues, which are resampled in pairs."""
-    old, new = _statistics(before), _statistics(after)
-    return {name: difference(old[name], new[name]) for name in old if name in new}
-
-
-def _statistics(episodes: Sequence[Episode]) -> dict[str, Statistic]:
-    return {name: mean_statistic(values) for name, values in collect_numbers(episodes).items()}
+    old, new = collect_numbers(before), collect_numbers(after)
+    return {name: difference(mean_statistic(old[name]), mean_statistic(new[name])) for name in old if name in new}

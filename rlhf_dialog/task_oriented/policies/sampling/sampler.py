@@ -28,7 +28,7 @@ class _Place:
         self.first = 0
         self.total_reward = 0.0
         self.actions: list[int] = []
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[tuple[Any, ...]] = []  # observation, mask, action, reward, extras
 
     @property
     def is_open(self) -> bool:
@@ -38,8 +38,7 @@ class _Place:
         """Note one turn; `turn` is what followed."""
         self.actions.append(action)
         self.total_reward += turn.reward
-        at = (self.now.observation, self.now.mask)
-        self.rows.append({"at": at, "action": action, "reward": turn.reward, "extras": extras})
+        self.rows.append((self.now.observation, self.now.mask, action, turn.reward, extras))
         self.now = turn
 
     def episode(self, following: int) -> Episode | None:
@@ -53,15 +52,16 @@ class _Place:
             self.now = EnvAnswer(turn.observation, turn.mask)
         if not rows or last is None:
             return None
-        extras = {name: np.stack([row["extras"][name] for row in rows]) for name in rows[0]["extras"]}
+        observations, masks, actions, rewards, row_extras = zip(*rows, strict=True)
+        extras = {name: np.stack([each[name] for each in row_extras]) for name in row_extras[0]}
         zeros = np.zeros(len(rows), dtype=np.float32)
         success = turn.info.get("success") if ended else False
         return Episode(
-            observations=np.stack([row["at"][0] for row in rows]),
-            masks=np.stack([row["at"][1] for row in rows]),
-            actions=np.array([row["action"] for row in rows], dtype=np.int64),
+            observations=np.stack(observations),
+            masks=np.stack(masks),
+            actions=np.array(actions, dtype=np.int64),
             logprobs=extras.pop("logprobs", zeros),
-            rewards=np.array([row["reward"] for row in rows], dtype=np.float32),
+            rewards=np.array(rewards, dtype=np.float32),
             values=extras.pop("values", zeros),
             terminated=turn.terminated,
             truncated=turn.truncated,
@@ -96,12 +96,11 @@ class Sampler:
         episodes: list[Episode | None] = []
         while num_turns > 0:
             turning = self.places[:num_turns]
-            self._turn(policy, turning, [place.dialogue + self.num_envs for place in turning], deterministic)
-            ended = [place for place in turning if place.now.terminated or place.now.truncated]
-            episodes += [place.episode(place.dialogue + self.num_envs) for place in ended]
+            following = [place.dialogue + self.num_envs for place in turning]
+            episodes += self._turn(policy, turning, following, deterministic)
             num_turns -= len(turning)
-        cut = [place.episode(NOTHING) for place in self.places]
-        return [episode for episode in [*episodes, *cut] if episode is not None]
+        episodes += [place.episode(NOTHING) for place in self.places]
+        return [episode for episode in episodes if episode is not None]
 
     def close(self) -> None:
         self.host.close()
@@ -130,9 +129,9 @@ class Sampler:
                 place.now = turn
 
     def _turn(
-        self, policy: DialoguePolicy, turning: Sequence[_Place], following: Iterable[int], deterministic: bool
-    ) -> None:
-        """One action for each of these places; the dialogue that follows is opened where one ends."""
+        self, policy: DialoguePolicy, turning: Sequence[_Place], following: Sequence[int], deterministic: bool
+    ) -> list[Episode | None]:
+        """One action for each of these places; where a dialogue ends, it is returned, and the one that follows is opened."""
         observations = np.stack([place.now.observation for place in turning])  # type: ignore[misc]
         masks = np.stack([place.now.mask for place in turning])  # type: ignore[misc]
         streams = [stream(self.seed, place.dialogue, len(place.actions)) for place in turning]
@@ -144,6 +143,8 @@ class Sampler:
         for row, place in enumerate(turning):
             row_extras = {name: column[row] for name, column in extras.items()}
             place.take(orders[place.number][0], row_extras, answers[place.number])
+        pairs = zip(turning, following, strict=True)
+        return [place.episode(then) for place, then in pairs if place.now.terminated or place.now.truncated]
 
 
 def run_dialogues(
@@ -157,17 +158,13 @@ def run_dialogues(
     """These dialogues from their beginning to their end, in this order, without exploration; all in this process."""
     numbers = list(dialogues)
     num_envs = min(num_envs, len(numbers))
-    queues = [deque(numbers[number::num_envs]) for number in range(num_envs)]
+    after = dict(zip(numbers, numbers[num_envs:], strict=False))
     with closing(Sampler(make, seed, num_envs)) as sampler:
-        sampler.places = [_Place(number, queue.popleft()) for number, queue in enumerate(queues)]
+        sampler.places = [_Place(number, dialogue) for number, dialogue in enumerate(numbers[:num_envs])]
         sampler._open_all()
         episodes: dict[int, Episode] = {}
         while turning := [place for place in sampler.places if place.is_open]:
-            following = [next(iter(queues[place.number]), NOTHING) for place in turning]
-            sampler._turn(policy, turning, following, deterministic)
-            for place, then in zip(turning, following, strict=True):
-                if (place.now.terminated or place.now.truncated) and (episode := place.episode(then)):
-                    episodes[episode.dialogue] = episode
-                    if then != NOTHING:
-                        queues[place.number].popleft()
+            following = [after.get(place.dialogue, NOTHING) for place in turning]
+            ended = sampler._turn(policy, turning, following, deterministic)
+            episodes |= {episode.dialogue: episode for episode in ended if episode}
         return [episodes[number] for number in numbers]

@@ -64,7 +64,6 @@ def _states(domain: MultiDomain, info: dict[str, Any]) -> Iterator[str]:
 
 
 def _goal(goal: dict[str, Any]) -> str:
-    """The goal of one domain, or of several."""
     if "constraints" not in goal:
         return "; ".join(f"{name} ({'; '.join(_wishes(wish))})" for name, wish in goal.items())
     refused = f"; not {', '.join(goal['other_than'])}" if goal["other_than"] else ""

@@ -3,8 +3,9 @@
 from random import Random
 from typing import Any, NamedTuple
 
-from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
+from rlhf_dialog.task_oriented.domains.domain import check_known
 from rlhf_dialog.task_oriented.domains.services import meets
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.multi_domain.goals import DomainGoal, MultiGoal
@@ -169,9 +170,7 @@ def _parameters(parameters: Any) -> dict[str, Any]:
     if not isinstance(parameters, dict):
         raise UserError(f"user {parameters!r}: with several domains, use friendly, or a dict of {', '.join(DEFAULTS)}")
     for name, value in parameters.items():
-        if name not in DEFAULTS:
-            hint = nearest(str(name), DEFAULTS) or "."
-            raise UserError(f"user parameter '{name}' is unknown{hint} Known: {', '.join(DEFAULTS)}")
+        check_known("user parameter", name, DEFAULTS)
         is_whole = isinstance(value, int) and value >= 1
         is_fine = is_whole if name == "acts_per_turn" else isinstance(value, int | float) and 0 <= value <= 1
         if not is_fine:

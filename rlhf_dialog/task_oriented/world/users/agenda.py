@@ -27,7 +27,6 @@ class SystemTurn:
 
 
 def read_system_turn(acts: list[Act]) -> SystemTurn:
-    """Read the system's acts."""
     intent = acts[0].intent if acts else "null"
     pairs = [(act.slot, act.value) for act in acts if act.slot and act.intent != "except"]
     choices = tuple(act.value for act in acts if act.intent == "except")

@@ -33,7 +33,6 @@ class HumanUser:
         return self.answer([])
 
     def answer(self, system_acts: list[Act]) -> list[Act]:
-        """Ask for the next turn."""
         typed = self.ask()
         self.words = "Goodbye ." if typed is None else typed
         return self.read(self.words)

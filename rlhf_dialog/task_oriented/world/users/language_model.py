@@ -122,7 +122,6 @@ def answer_all(users: Sequence[LMUser], replies: Sequence[str]) -> list[Step]:
 
 
 def _write(users: Sequence[LMUser]) -> list[str]:
-    """The next turn of each user."""
     texts: dict[int, str] = {}
     for speaker in {id(user.speaker): user.speaker for user in users}.values():
         rows = [row for row, user in enumerate(users) if user.speaker is speaker]

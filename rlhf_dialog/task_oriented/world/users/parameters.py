@@ -1,6 +1,7 @@
 """How simulated users behave: for each decision a probability, or the range from which each dialogue draws one."""
 
-from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains.domain import check_known
 
 Ranges = dict[str, tuple[float, float]]
 PATIENCE = (4, 6)  # turns in which the system repeats itself, at most; drawn for each dialogue
@@ -73,17 +74,11 @@ def read_ranges(parameters: "str | dict[str, float | tuple[float, float]]") -> R
     Raises UserError for an unknown name, and for something else than probabilities.
     """
     if isinstance(parameters, str):
-        if parameters not in NAMED:
-            raise UserError(
-                f"user '{parameters}' is unknown{nearest(parameters, NAMED) or '.'} Known: {', '.join(NAMED)}"
-            )
+        check_known("user", parameters, NAMED)
         return NAMED[parameters]
     ranges = dict(FRIENDLY)
     for name, value in parameters.items():
-        if name not in ranges:
-            raise UserError(
-                f"user parameter '{name}' is unknown{nearest(name, ranges) or '.'} Known: {', '.join(ranges)}"
-            )
+        check_known("user parameter", name, ranges)
         low, high = value if isinstance(value, tuple | list) else (value, value)
         if not 0 <= low <= high <= 1:
             raise UserError(f"user parameter '{name}' is {value}; give a probability, or a range of them [low, high]")

@@ -5,6 +5,7 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, choose, stream
+from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.handcrafted import HandcraftedMulti, RandomPolicy
 from rlhf_dialog.task_oriented.policies.multi_domain.committee import Committee, combine_opinions
 from rlhf_dialog.task_oriented.policies.multi_domain.manager import Manager
@@ -153,7 +154,8 @@ def test_a_cut_dialogue_is_learned_whole():
     ],
 )
 def test_it_goes_on_exactly(tmp_path, name, args, files):
-    straight, resumed = straight_and_resumed(tmp_path, name, args)
+    pair = straight_and_resumed(tmp_path, lambda _: build_policy(name, args, setting_of(THREE)), make(THREE), 3, 16)
+    (_, straight), (_, resumed) = pair
     assert straight == resumed
     assert files < set(map(str, straight))
 

@@ -72,11 +72,6 @@ class Shelf:
         return found
 
 
-class Everything:
-    def fetch(self, title):
-        return WikiPage(title=title, summary=f"It is {title}.")
-
-
 def policy(turn):
     return f"policy: {turn}"
 
@@ -99,7 +94,8 @@ def test_a_dialogue_in_words_and_what_is_the_policys_own():
         "What are its rules?": "Go: you can ask about nothing more.",
     }
     assert talk(Knowledge(policy, shelf), *turns) == list(turns.values())
-    knowledge = Knowledge(policy, Everything(), own=["phone number"])
+    pages = {name: WikiPage(title=name, summary=f"It is {name}.") for name in ("phone", "phone numbers")}
+    knowledge = Knowledge(policy, Shelf(pages), own=["phone number"])
     asked = ["What is the phone number ?", "What is the phone ?", "About the phone numbers ."]
     found = [f"policy: {asked[0]}", "phone: It is phone.", "phone numbers: It is phone numbers."]
     assert talk(knowledge, *asked) == found

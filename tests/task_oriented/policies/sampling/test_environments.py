@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from functools import partial
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rlhf_dialog.environments.base import EpisodeLimits
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
 from rlhf_dialog.task_oriented.policies.handcrafted import RandomPolicy
@@ -18,9 +20,9 @@ from rlhf_dialog.task_oriented.policies.sampling.environments import (
     UserEnvironment,
     VectorEnv,
     read_sizes,
-    user_environment,
 )
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, run_dialogues
+from rlhf_dialog.task_oriented.runs.training_world import open_world
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from tests.parts import own_environments
 from tests.parts.small_domain import small_domain
@@ -71,16 +73,12 @@ def stepping(**parts):
         (returning("reset", ("hello", MASK)), "reset returned 'hello'; return an observation"),
         (returning("reset", (np.zeros((2, 1)), MASK)), r"the shape \(2,\).* \(2, 1\)"),
         (returning("step", (np.zeros(2), 0.0, False, MASK)), r"step returned \(.*\(observation, reward, term"),
-        (stepping(reward=np.nan), "step returned nan; return a reward"),
-        (stepping(reward=1e7), "returned 10000000.0; return a reward"),
-        (stepping(terminated=np.zeros(2)), "True or False as terminated"),
-        (stepping(terminated=True, truncated=0.5), "True or False as truncated"),
+        (stepping(reward=np.nan), "step returned the reward nan; return a finite number"),
         (stepping(terminated=True, info=None), "returned None; return an info"),
         (stepping(info={"action_mask": np.zeros(3, int)}), "allows one action or more"),
         (stepping(info={"action_mask": np.ones(4, int)}), "the 3 actions of its action_space"),
         (stepping(info={"action_mask": [[1], [1, 1]]}), r"returned \[\[1\], \[1, 1\]\]; .*mask"),
         (stepping(info={"action_mask": [0.5, 1.0, 1.0]}), "True and False, or of 1 and 0"),
-        (stepping(terminated=True, info=MASK | {"success": "no"}), "returned 'no'; return success"),
         (stepping(observation=np.full(2, np.nan)), "finite numbers"),
     ],
 )
@@ -89,7 +87,7 @@ def test_what_an_environment_gets_wrong_names_its_class_and_method(environment, 
         odd = VectorEnv(environment, seed=0, num_envs=1)
         return [odd.step([order]) for order in ((NOTHING, 2), (0, 3))]
 
-    with pytest.raises(UserError, match=rf"(?s)^Odd\..*{said}"):
+    with pytest.raises(UserError, match=rf"(?s)^environment Odd: .*{said}"):
         two_orders()
 
 
@@ -117,7 +115,7 @@ POLICY = RandomPolicy(PolicySpec(2, 2))
 
 
 def test_each_dialogue_has_a_seed_of_its_own_and_the_same_one_again():
-    make = user_environment("Guess", {}, None, 3)
+    make = partial(UserEnvironment, own_environments.Guess, {}, EpisodeLimits(max_turns=3))
     episodes = run_dialogues(POLICY, make, 7, range(40))
     right = [episode.observations[0, 0] for episode in episodes]
     assert 8 < sum(right) < 32
@@ -129,32 +127,36 @@ def test_each_dialogue_has_a_seed_of_its_own_and_the_same_one_again():
 
 def test_arguments_reach_the_class_and_fit_and_everything_else_is_the_environments():
     own = UserEnvironment(own_environments.Guess, {"num_turns": 1})
-    assert (own.num_turns, own.class_name, read_sizes(own)) == (1, "Guess", (2, 2))
+    assert (own.num_turns, read_sizes(own)) == (1, (2, 2))
     own.reset(seed=1, options={"dialogue": 0})
     assert own.step(1 - own.right)[2:4] == (False, True)
     with pytest.raises(UserError, match=r"environment: wrong arguments for Guess: .*number"):
-        user_environment("Guess", {"number": 3}, None, None)
-    with pytest.raises(UserError, match="Words: a policy that chooses acts needs an observation_space"):
-        read_sizes(UserEnvironment(own_environments.Words, {}))
+        open_world({"environment": {"id": "Guess", "args": {"number": 3}}, "max_turns": 3})
+    with pytest.raises(UserError, match="object: a policy that chooses acts needs an observation_space"):
+        read_sizes(object())
+    with pytest.raises(UserError, match="dict: it has no method reset"):
+        UserEnvironment(dict, {})
+    with pytest.raises(UserError, match=r"__init__ did not return within 0\.05 seconds"):
+        UserEnvironment(lambda: time.sleep(30), {}, EpisodeLimits(step_timeout_s=0.05))
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Endless", r"Endless\.step has not ended the dialogue after 3 turns \(max_turns\)"),
-        ("Hangs", r"Hangs\.step did not return within 0\.3 seconds .*it was at \S*own_environments\.py:\d"),
-        ("HangsAtOnce", r"HangsAtOnce\.__init__ did not return within 0\.3 seconds"),
-        ("Raises", r"Raises\.step raised KeyError: 'no such venue'\nTraceback[^$]*own_environments\.py"),
-        ("Quits", r"Quits\.step raised SystemExit: 5"),
-        ("FourOfFive", r"FourOfFive\.step returned \("),
-        ("Wide", r"Wide\.reset returned .*the shape \(2,\) of its observation_space; this one has \(3,\)"),
-        ("Stepless", "Stepless: has no method step"),
+        ("Endless", r"Endless: step has not ended the dialogue after 3 replies \(max_turns\)"),
+        ("Hangs", r"Hangs: step did not return within 0\.3 seconds .*it was at \S*own_environments\.py:\d"),
         ("Gues", "environment: unknown environment 'Gues'; did you mean 'Guess'"),
     ],
 )
 def test_what_it_gets_wrong_names_class_and_method(name, said):
+    limits = {"max_turns": 3, "step_timeout_s": 0.3 if name.startswith("Hangs") else None}
+
+    def sample():
+        world = open_world({"environment": {"id": name, "args": {}}, **limits})
+        Sampler(world.make, 0, 2).sample(POLICY, 20)
+
     with pytest.raises(UserError, match=said):
-        Sampler(user_environment(name, {}, 0.3 if name.startswith("Hangs") else None, 3), 0, 2).sample(POLICY, 20)
+        sample()
 
 
 MAKE = partial(ActLevel, small_domain(), 0.3)

@@ -165,11 +165,6 @@ def test_a_transcript_has_goal_acts_beliefs_rewards_and_verdict():
     row[layout.slots["tea"]] = [0.3, 0.06, 0.049, 0.5, 0.091]  # green, black, white, dontcare, none
     row[layout.slots["area"]] = [0.04, 0.0, 0.0, 0.96]
     assert describe_belief(layout, row) == "tea: dontcare 0.50 green 0.30 black 0.06; area: -"
-    systems = [line for line in lines if line.startswith("  system")]
-    assert [line.rpartition("[")[2].rstrip("]") for line in systems] == [make().names[a] for a in episode.actions]
-    users = [line for line in lines if line.startswith("  user")]
-    assert len(users) == len(episode) + 1
-    assert users[-1].endswith("[reward +19]" if episode.success else "[reward -1]")
     verdict = f"{'success' if episode.success else 'failure'} after {len(episode)} turns"
     assert lines[-1].startswith(f"  {verdict} (the user said goodbye); reward ")
     episodes = run_dialogues(RandomPolicy(PolicySpec(1, 1)), make, 0, range(20))

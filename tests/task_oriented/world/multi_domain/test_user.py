@@ -134,7 +134,6 @@ def test_a_taxi_goes_where_the_user_found_a_place():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ("unfriendly", "user 'unfriendly': .*friendly"),
         ({"acts": 3}, "'acts' is unknown"),
         ({"acts_per_turn": 0}, "'acts_per_turn' is 0"),
         ({"acts_per_turn": 1.5}, "'acts_per_turn' is 1.5"),

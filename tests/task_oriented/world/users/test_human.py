@@ -86,15 +86,6 @@ def test_words_and_rewards_go_their_ways():
     assert not person.left
 
 
-def test_each_answer_is_rewarded_where_that_is_wanted():
-    person, shown = typing(["hi", "1", "tea", "", "bye", "-1"], each_answer=True, rewards=(-1.0, 1.0))
-    person.begin("", "")
-    assert person.answer("What ?") == PersonTurn("tea", 1.0)
-    assert person.answer("Who ?") == PersonTurn("bye", None)
-    assert person.answer("Goodbye .", last=True) == PersonTurn("", -1.0, ends=True)
-    assert shown[-2:] == ["> System: Goodbye .", "> Reward, -1 to 1 (Enter: none): "]
-
-
 @pytest.mark.parametrize("wrong", ["21", "-20.5", "nan", "good", "1,5", "1_0", "/end"])
 def test_what_is_not_a_reward_is_asked_for_again(wrong):
     person, shown = typing([wrong, "+20", "-20"])
