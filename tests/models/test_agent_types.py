@@ -25,7 +25,7 @@ def start(request, tmp_path_factory):
 
 
 def agent_of(start, folder, size, **keys):
-    """The files of an agent whose trained weights were moved by about `size`, its model in training, and its settings."""
+    """An agent whose trained weights were moved by about `size`: weights and settings."""
     config = settings(model_path=start, **keys)
     models = load_models(config, CPU)
     generator = torch.Generator().manual_seed(0)
@@ -34,14 +34,13 @@ def agent_of(start, folder, size, **keys):
             if p.requires_grad and "embed_tokens" not in name:
                 p.add_(torch.randn(p.shape, generator=generator) * size)
     save_agent(folder, models.policy, models.tokenizer, config)
-    return load_file(folder / "model.safetensors"), models.policy.lm, json.loads((folder / "config.json").read_text())
+    return load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
 
 
 def types_of(state, names):
     return {state[name].dtype for name in names}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("use_lora", "size", "keys", "expected"),
     [
@@ -55,7 +54,7 @@ def test_trained_weights_are_rounded_where_most_of_their_change_is_left(
     start, tmp_path, use_lora, size, keys, expected, caplog
 ):
     caplog.set_level("INFO")
-    state, lm, config = agent_of(start, tmp_path / "agent", size, use_lora=use_lora, lora_r=2, **keys)
+    state, config = agent_of(start, tmp_path / "agent", size, use_lora=use_lora, lora_r=2, **keys)
     before = load_file(f"{start}/model.safetensors")
     assert set(state) == set(before)
     trained = {name for name in state if ("_proj" in name if use_lora else "embed_tokens" not in name)}
@@ -65,13 +64,6 @@ def test_trained_weights_are_rounded_where_most_of_their_change_is_left(
     assert all(torch.equal(state[name].float(), before[name].float()) for name in untrained)
     assert config["dtype"] == ("bfloat16" if expected == HALF else "float32")
     assert ("saved in float32" in caplog.text) == (expected == WHOLE and not keys)
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "agent", dtype=torch.float32).eval()
-    ids = torch.arange(30).view(2, 15)
-    with torch.no_grad():
-        theirs, ours = plain(ids).logits, lm(ids).logits
-    assert torch.allclose(theirs, ours, atol=1e-4 if expected == WHOLE else 0.5)
-    if expected == WHOLE:
-        assert torch.equal(theirs.argmax(-1), ours.argmax(-1))
 
 
 @torch.no_grad()
@@ -90,7 +82,7 @@ def test_a_weight_is_rounded_where_95_hundredths_of_its_change_are_left(start, n
 
 def test_a_model_of_32_bits_or_one_that_is_gone_is_saved_in_float32(tmp_path, caplog):
     whole = save(tmp_path / "whole", tiny.llama())
-    state, _, _ = agent_of(whole, tmp_path / "agent", 0.1)
+    state, _ = agent_of(whole, tmp_path / "agent", 0.1)
     assert types_of(state, state) == {WHOLE}
     config = settings(model_path=save(tmp_path / "half", tiny.llama().bfloat16()))
     models = load_models(config, CPU)
