@@ -17,12 +17,11 @@ from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import Policy, packs, supported_options, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.models.weights import load_module, save_module
-from tests.parts.masks import masks_of
 from tests.parts.poisoned import edit
 from tests.parts.saved_models import CPU, EPISODES
 from tests.parts.scalars import save_scalar
 from tests.parts.tiny import byte_tokenizer, gpt2, llama
-from tests.parts.token_batches import critic_values
+from tests.parts.token_batches import critic_values, masks_of
 
 
 def save(folder, lm=None, tokenizer=None):

@@ -14,9 +14,8 @@ from rlhf_dialog.models.packing import (
     run_packed,
 )
 from rlhf_dialog.models.policy import Policy, teacher_forced
-from tests.parts.masks import masks_of
 from tests.parts.plain import new_case
-from tests.parts.token_batches import prompts_of
+from tests.parts.token_batches import masks_of, prompts_of
 from tests.parts.zoo import new_lm
 
 

@@ -5,9 +5,7 @@ import torch
 
 from rlhf_dialog.models import token_batch
 from rlhf_dialog.models.token_batch import TokenBatch
-from tests.parts.masks import masks_of
-from tests.parts.plain import new_case
-from tests.parts.token_batches import prompts_of
+from tests.parts.token_batches import masks_of, prompts_of
 
 
 def listed(packed):
@@ -121,16 +119,6 @@ def test_a_group_is_cut_only_where_it_does_not_fit(size, parts):
     responses = masks_of("100", "100", "110", "111", "110", "111", "111")
     batch = batch_of(prompts, responses, torch.tensor([5, 2, 5, 5, 2, 9, 2]))
     assert [at[0].tolist() for at, _ in batch.microbatches(size)] == parts
-
-
-def test_columns_of_microbatches_come_back_to_their_rows():
-    case = new_case(7, rows=5)
-    columns = {}
-    for index, microbatch in case.tokens.microbatches(2):
-        packed = microbatch.pack()
-        case.tokens.put(columns, index, packed, {"twice": 2 * packed.targets})
-    twice = columns["twice"]
-    assert torch.equal(twice, torch.where(case.response_mask, 2 * case.response_ids, 0))
 
 
 def test_prompts_are_padded_on_the_left_and_replies_on_the_right():

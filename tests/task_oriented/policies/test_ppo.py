@@ -85,6 +85,18 @@ def test_the_first_step_follows_the_gradient_of_the_textbook():
         torch.testing.assert_close(weights.grad, gradient, rtol=1e-3, atol=1e-5)
 
 
+def test_the_critics_mean_of_a_rollout_ago_weighs_seven_tenths():
+    policy, means = colours(), []
+    for number in range(2):
+        episodes = Sampler(Colours, number, 4).sample(policy, 40)
+        _, returns, mask = policy.advantages(episodes)
+        means.append(returns[mask].mean().item())
+        for one in episodes:
+            policy.observe(one)
+        policy.update()
+    assert policy.normalizer.mean == pytest.approx((0.7 * means[0] + means[1]) / 1.7, rel=1e-5)
+
+
 def test_exploration_is_on_while_sampling_and_off_while_evaluating():
     policy = PPO(PolicySpec(2, 3), **SMALL)
     policy.learner.policy[2].bias.data = torch.tensor([0.0, 0.5, 0.0])
