@@ -93,11 +93,10 @@ def select_adapter(module: nn.Module, adapter: str | None) -> Iterator[None]:
 
     All layers change together, so the first one says whether there is anything to do.
     """
-    first = next((child for child in module.modules() if hasattr(child, "lora_A")), None)
-    if first is None or selection(first) == adapter:
+    layers = lora_layers(module)
+    if not layers or selection(layers[0]) == adapter:
         yield
         return
-    layers = lora_layers(module)
     before = [selection(layer) for layer in layers]
     _select(layers, [adapter] * len(layers))
     try:
