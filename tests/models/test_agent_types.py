@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog.models.loading import load_models
+from rlhf_dialog.models.lora import merged_weights
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.saved_agent import save_agent, state_to_save, surviving_change
 from tests.parts import tiny
@@ -25,7 +26,7 @@ def start(request, tmp_path_factory):
 
 
 def agent_of(start, folder, size, **keys):
-    """An agent whose trained weights were moved by about `size`: weights and settings."""
+    """An agent whose trained weights were moved by about `size`: what is saved, its settings, and the weights in training."""
     config = settings(model_path=start, **keys)
     models = load_models(config, CPU)
     generator = torch.Generator().manual_seed(0)
@@ -34,7 +35,8 @@ def agent_of(start, folder, size, **keys):
             if p.requires_grad and "embed_tokens" not in name:
                 p.add_(torch.randn(p.shape, generator=generator) * size)
     save_agent(folder, models.policy, models.tokenizer, config)
-    return load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    weights = dict(merged_weights(models.policy.lm, models.policy.adapter))
+    return load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text()), weights
 
 
 def types_of(state, names):
@@ -45,6 +47,7 @@ def types_of(state, names):
     ("use_lora", "size", "keys", "expected"),
     [
         (True, 1e-6, {}, WHOLE),
+        (True, 0.1, {}, HALF),
         (False, 0.1, {}, HALF),
         (False, 1e-6, {"agent_dtype": "checkpoint"}, HALF),
         (True, 0.1, {"agent_dtype": "float32"}, WHOLE),
@@ -54,7 +57,7 @@ def test_trained_weights_are_rounded_where_most_of_their_change_is_left(
     start, tmp_path, use_lora, size, keys, expected, caplog
 ):
     caplog.set_level("INFO")
-    state, config = agent_of(start, tmp_path / "agent", size, use_lora=use_lora, lora_r=2, **keys)
+    state, config, weights = agent_of(start, tmp_path / "agent", size, use_lora=use_lora, lora_r=2, **keys)
     before = load_file(f"{start}/model.safetensors")
     assert set(state) == set(before)
     trained = {name for name in state if ("_proj" in name if use_lora else "embed_tokens" not in name)}
@@ -62,6 +65,7 @@ def test_trained_weights_are_rounded_where_most_of_their_change_is_left(
     assert types_of(state, trained) == {expected}
     assert types_of(state, untrained) == {WHOLE if keys.get("agent_dtype") == "float32" else HALF}
     assert all(torch.equal(state[name].float(), before[name].float()) for name in untrained)
+    assert all(torch.allclose(x.float(), weights[name], rtol=0.01) for name, x in state.items())
     assert config["dtype"] == ("bfloat16" if expected == HALF else "float32")
     assert ("saved in float32" in caplog.text) == (expected == WHOLE and not keys)
 
@@ -77,12 +81,13 @@ def test_a_weight_is_rounded_where_95_hundredths_of_its_change_are_left(start, n
     state = state_to_save(Policy(lm), settings(model_path=start))
     assert {x.dtype for name, x in state.items() if name != "model.norm.weight"} == {HALF}
     assert state["model.norm.weight"].dtype == expected
+    assert set(state) == set(load_file(f"{start}/model.safetensors"))  # a tied one once
     assert state["model.norm.weight"][0] == 1 + 1 / 128
 
 
 def test_a_model_of_32_bits_or_one_that_is_gone_is_saved_in_float32(tmp_path, caplog):
     whole = save(tmp_path / "whole", tiny.llama())
-    state, _ = agent_of(whole, tmp_path / "agent", 0.1)
+    state, _, _ = agent_of(whole, tmp_path / "agent", 0.1)
     assert types_of(state, state) == {WHOLE}
     config = settings(model_path=save(tmp_path / "half", tiny.llama().bfloat16()))
     models = load_models(config, CPU)
