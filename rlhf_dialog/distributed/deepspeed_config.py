@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_dialog.config.batch_plan import BatchPlan
 from rlhf_dialog.config.loading import reward_nodes, shipped_folder
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.strategy import PLACE, answer, asks_fsdp, is_on
+from rlhf_dialog.distributed.strategy import PLACE, answer, fsdp_settings, is_on
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 from rlhf_dialog.models.device import pick_device
@@ -153,7 +153,7 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     if stage not in (0, 3):
         what = f"zero_optimization.stage is {stage!r}, but a frozen model has no optimizer state to partition"
         raise UserError(f"{where}: {source}: {what}; use 0 (whole in each process) or 3 (partitioned weights)")
-    if (stage or offload) and asks_fsdp(config):
+    if (stage or offload) and fsdp_settings(config) is not None:
         what = f"{source} partitions or offloads a frozen model, which is not supported with FSDP2"
         raise UserError(what, where=where, remedy="use stage 0 without offload, or leave it out")
     return FrozenSettings(stage, offload)

@@ -5,7 +5,6 @@ import io
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
@@ -59,13 +58,13 @@ def _notify_others(code: int) -> None:
 
 
 def _run_silently(run: Callable[[], int]) -> int:
-    with redirect_stdout(_LastWrites()), redirect_stderr(_LastWrites()) as stderr:
+    with redirect_stdout(_LastWrite()), redirect_stderr(_LastWrite()) as stderr:
         code = run()
     if not 0 < code < 128:
         return code
     reported = _reported_by_rank_0()
     if not reported or (code == INTERNAL_ERROR and reported != code):
-        sys.stderr.write(f"rank {rank()}: {stderr.writes[-1] if stderr.writes else code}")
+        sys.stderr.write(f"rank {rank()}: {stderr.text or code}")
         sys.stderr.flush()
     return code
 
@@ -82,12 +81,11 @@ def _reported_by_rank_0() -> int:
     return 0
 
 
-class _LastWrites(io.TextIOBase):
-    """A stream that keeps only its last writes."""
+class _LastWrite(io.TextIOBase):
+    """A stream that keeps only what was written last."""
 
-    def __init__(self) -> None:
-        self.writes: deque[str] = deque(maxlen=20)
+    text = ""
 
     def write(self, text: str) -> int:
-        self.writes.append(text)
+        self.text = text
         return len(text)

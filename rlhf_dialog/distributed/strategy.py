@@ -43,10 +43,6 @@ def is_on(variable: str, default: bool = False) -> bool:
     return value.lower() in ON if value else default
 
 
-def asks_fsdp(config: Config) -> bool:
-    return config.use_fsdp or is_on("ACCELERATE_USE_FSDP")
-
-
 def fsdp_settings(config: Config) -> FsdpSettings | None:
     """The settings of FSDP2 where the run asks for it."""
     if not is_on("ACCELERATE_USE_FSDP"):

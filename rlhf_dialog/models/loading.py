@@ -23,7 +23,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig, Config
 from rlhf_dialog.data.agent_template import own_template
-from rlhf_dialog.data.chat_template import closing_ids, fix_date, separator_of
+from rlhf_dialog.data.chat_template import fix_date, separator_of
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import not_trusted
@@ -276,8 +276,6 @@ def load_models(config: Config, device: torch.device) -> Models:
     check_length(lm, config)
     if config.ref_model not in (None, config.model_path, config.env.args.tokenizer_path):
         _refuse_other_ids(config.ref_model, "ref_model", tokenizer, config)
-    if config.use_lora:
-        lora.warn_of_untrained_end(lm, tokenizer, closing_ids(tokenizer, config.turn_separator))
     ref_lm = _load_reference(config, lm, frozen, options)
     critic_lm = _load_critic(config, tokenizer, trained, options)
     policy, critic = build_trained(config, lm, amp, critic_lm)

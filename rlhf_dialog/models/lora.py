@@ -6,7 +6,6 @@ model. Several adapters can share one frozen base: that of the policy, which is 
 critic.
 """
 
-import logging
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from rlhf_dialog.errors import UserError
@@ -23,26 +22,7 @@ from rlhf_dialog.models.cpu_linear import FASTER, use_onednn
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.precision import HALF
 
-logger = logging.getLogger(__name__)
 OF_ADAPTER = re.compile(r"\.lora_[A-Za-z_]+\.(\w+)(\.|$)")  # in the name of a parameter: the adapter that it belongs to
-
-
-def warn_of_untrained_end(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, end_ids: Iterable[int]) -> None:
-    """A warning where a row of an end token is that of another token too: no text has trained it, and adapters do not either."""
-    layers: list[Any] = [lm.get_output_embeddings(), lm.get_input_embeddings()]
-    for weight in (layer.weight.detach() for layer in layers):
-        for end in end_ids:
-            alike = weight[:, :8].isclose(weight[end, :8]).all(dim=1).nonzero()[:, 0].tolist()  # a look at few columns
-            others = [i for i in alike if i not in (end, tokenizer.pad_token_id)]
-            alike = [i for i in others if torch.allclose(weight[i], weight[end])]
-            if alike:
-                logger.warning(
-                    "use_lora: the end token %r has the same embedding as %d other tokens, such as %r, so model_path was never "
-                    "trained on it, LoRA does not train it either, and replies may not end; use another end token: a text as "
-                    "turn_separator, such as <EOU>, or a chat template that ends a turn with %r; or set use_lora: false",
-                    *(tokenizer.decode([end]), len(alike), tokenizer.decode([alike[0]]), tokenizer.eos_token),
-                )
-                return
 
 
 def add_adapters(
@@ -113,11 +93,10 @@ def select_adapter(module: nn.Module, adapter: str | None) -> Iterator[None]:
 
     All layers change together, so the first one says whether there is anything to do.
     """
-    first = next((child for child in module.modules() if hasattr(child, "lora_A")), None)
-    if first is None or selection(first) == adapter:
+    layers = lora_layers(module)
+    if not layers or selection(layers[0]) == adapter:
         yield
         return
-    layers = lora_layers(module)
     before = [selection(layer) for layer in layers]
     _select(layers, [adapter] * len(layers))
     try:

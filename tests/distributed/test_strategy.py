@@ -13,7 +13,7 @@ from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import strategy
 from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed, engine_settings, frozen_settings
-from rlhf_dialog.distributed.strategy import FsdpSettings, asks_fsdp, fsdp_settings, settle
+from rlhf_dialog.distributed.strategy import FsdpSettings, fsdp_settings, settle
 from rlhf_dialog.errors import UserError
 
 CLASSES = {"env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "model_path": "m"}
@@ -72,7 +72,7 @@ def test_without_a_launcher_nothing_is_decided(launched, caplog):
     made = config()
     settle(made)
     assert made == config()
-    assert (asks_fsdp(made), asks_deepspeed(made), fsdp_settings(made), caplog.text) == (False, False, None, "")
+    assert (asks_deepspeed(made), fsdp_settings(made), caplog.text) == (False, None, "")
     assert fsdp_settings(config(use_fsdp=True)) == FsdpSettings("use_fsdp: true")
 
 

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog.models.loading import load_models
+from rlhf_dialog.models.lora import merged_weights
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.saved_agent import save_agent, state_to_save, surviving_change
 from tests.parts import tiny
@@ -25,7 +26,7 @@ def start(request, tmp_path_factory):
 
 
 def agent_of(start, folder, size, **keys):
-    """The files of an agent whose trained weights were moved by about `size`, its model in training, and its settings."""
+    """An agent whose trained weights were moved by about `size`: what is saved, its settings, and the weights in training."""
     config = settings(model_path=start, **keys)
     models = load_models(config, CPU)
     generator = torch.Generator().manual_seed(0)
@@ -34,18 +35,19 @@ def agent_of(start, folder, size, **keys):
             if p.requires_grad and "embed_tokens" not in name:
                 p.add_(torch.randn(p.shape, generator=generator) * size)
     save_agent(folder, models.policy, models.tokenizer, config)
-    return load_file(folder / "model.safetensors"), models.policy.lm, json.loads((folder / "config.json").read_text())
+    weights = dict(merged_weights(models.policy.lm, models.policy.adapter))
+    return load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text()), weights
 
 
 def types_of(state, names):
     return {state[name].dtype for name in names}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("use_lora", "size", "keys", "expected"),
     [
         (True, 1e-6, {}, WHOLE),
+        (True, 0.1, {}, HALF),
         (False, 0.1, {}, HALF),
         (False, 1e-6, {"agent_dtype": "checkpoint"}, HALF),
         (True, 0.1, {"agent_dtype": "float32"}, WHOLE),
@@ -55,7 +57,7 @@ def test_trained_weights_are_rounded_where_most_of_their_change_is_left(
     start, tmp_path, use_lora, size, keys, expected, caplog
 ):
     caplog.set_level("INFO")
-    state, lm, config = agent_of(start, tmp_path / "agent", size, use_lora=use_lora, lora_r=2, **keys)
+    state, config, weights = agent_of(start, tmp_path / "agent", size, use_lora=use_lora, lora_r=2, **keys)
     before = load_file(f"{start}/model.safetensors")
     assert set(state) == set(before)
     trained = {name for name in state if ("_proj" in name if use_lora else "embed_tokens" not in name)}
@@ -63,15 +65,9 @@ def test_trained_weights_are_rounded_where_most_of_their_change_is_left(
     assert types_of(state, trained) == {expected}
     assert types_of(state, untrained) == {WHOLE if keys.get("agent_dtype") == "float32" else HALF}
     assert all(torch.equal(state[name].float(), before[name].float()) for name in untrained)
+    assert all(torch.allclose(x.float(), weights[name], rtol=0.01) for name, x in state.items())
     assert config["dtype"] == ("bfloat16" if expected == HALF else "float32")
     assert ("saved in float32" in caplog.text) == (expected == WHOLE and not keys)
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "agent", dtype=torch.float32).eval()
-    ids = torch.arange(30).view(2, 15)
-    with torch.no_grad():
-        theirs, ours = plain(ids).logits, lm(ids).logits
-    assert torch.allclose(theirs, ours, atol=1e-4 if expected == WHOLE else 0.5)
-    if expected == WHOLE:
-        assert torch.equal(theirs.argmax(-1), ours.argmax(-1))
 
 
 @torch.no_grad()
@@ -85,6 +81,7 @@ def test_a_weight_is_rounded_where_95_hundredths_of_its_change_are_left(start, n
     state = state_to_save(Policy(lm), settings(model_path=start))
     assert {x.dtype for name, x in state.items() if name != "model.norm.weight"} == {HALF}
     assert state["model.norm.weight"].dtype == expected
+    assert set(state) == set(load_file(f"{start}/model.safetensors"))  # a tied one once
     assert state["model.norm.weight"][0] == 1 + 1 / 128
 
 

@@ -60,7 +60,9 @@ def test_what_sampling_knows_equals_the_plain_path(kind, packing):
             assert not ours[~mask].any()
             torch.testing.assert_close(ours[mask], theirs[mask], **policies.tolerance(kind))
         lengths |= set(mask.sum(dim=1).tolist())
-        assert (found.tokens.support is None) == (not filters)
+        support = found.tokens.support
+        assert (support is None) == (not filters)
+        assert support is None or support.shape[2] == (support >= 0).sum(dim=2).max()
     assert len(lengths) > 4  # some rows left the batch early
 
 

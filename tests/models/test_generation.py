@@ -1,4 +1,4 @@
-"""Sampling: where responses end, which tokens may be drawn and how often, against Hugging Face's `generate` and by hand."""
+"""Sampling: where responses end, which tokens may be drawn and how often, by hand."""
 
 import math
 from types import SimpleNamespace
@@ -12,54 +12,30 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.generation import PackedDecoder, Sampling, StopRule, scores_of
+from rlhf_dialog.models.generation import Sampling, StopRule, scores_of
 from rlhf_dialog.models.policy import Policy
-from tests.parts.tiny import byte_tokenizer, gpt2, llama, merging_tokenizer
-from tests.parts.token_batches import columns_of, respond_to
+from tests.parts.tiny import byte_tokenizer, merging_tokenizer
+from tests.parts.token_batches import respond_to
 
 PAD, EOS, EOU = 256, 257, 258
 LETTERS = byte_tokenizer().get_vocab()
 
 
-def sharp(make, **config):
-    """A tiny policy whose predictions differ strongly from token to token."""
-    policy = Policy(make(initializer_range=0.3), **config).eval()
-    if policy.value_head is not None:
-        nn.init.normal_(policy.value_head.weight)
-        nn.init.constant_(policy.value_head.bias, 0.5)
-    return policy
-
-
-def left_padded(*lengths):
-    """Random prompts (B, P) of these lengths and their mask."""
-    width = max(lengths)
-    ids = torch.full((len(lengths), width), PAD)
-    mask = torch.zeros(len(lengths), width, dtype=torch.bool)
-    generator = torch.Generator().manual_seed(1)
-    for row, length in enumerate(lengths):
-        ids[row, width - length :] = torch.randint(0, 250, (length,), generator=generator)
-        mask[row, width - length :] = True
-    return ids, mask
-
-
 class Scripted(nn.Module):
-    """A model that says what it is told: `logits` (steps, B, V); it writes down how it was called."""
+    """A model that says what it is told: `logits` (steps, B, V)."""
 
     device = torch.device("cpu")
 
     def __init__(self, logits, eos=None):
         super().__init__()
-        self.logits, self.calls = logits, []
+        self.logits, self.calls = logits, 0
         self.generation_config = SimpleNamespace(eos_token_id=eos)
         self.config = PretrainedConfig(vocab_size=logits.shape[2])
 
     def forward(self, input_ids, attention_mask, position_ids, past_key_values=None, use_cache=True):
         assert not torch.is_grad_enabled()
-        self.calls.append((input_ids, attention_mask, position_ids, past_key_values))
-        step = self.logits[len(self.calls) - 1]
-        others = torch.zeros(len(input_ids), input_ids.shape[1] - 1, step.shape[1])
-        logits = torch.cat([others, step.unsqueeze(1)], dim=1)
-        return CausalLMOutputWithPast(logits=logits, past_key_values=("cache", len(self.calls)))
+        self.calls += 1
+        return CausalLMOutputWithPast(logits=self.logits[self.calls - 1].unsqueeze(1), past_key_values="cache")
 
 
 def script(*rows, eos=None):
@@ -68,12 +44,11 @@ def script(*rows, eos=None):
     return Scripted(nn.functional.one_hot(wanted, 262).float() * 50, eos)
 
 
-def ask(lm, sampling, tokenizer=None, separator="<EOU>", pad_id=PAD, lengths=None, **options):
-    """Responses of a Scripted model to prompts of lengths 2, 3, 4 ... (padded left)."""
-    ids, mask = left_padded(*(lengths or range(2, 2 + lm.logits.shape[1])))
-    policy = Policy(lm)
+def ask(lm, sampling, tokenizer=None, separator="<EOU>", pad_id=PAD, **options):
+    """Responses of a Scripted model to prompts of one token."""
+    ids, policy = torch.zeros(lm.logits.shape[1], 1, dtype=torch.long), Policy(lm)
     stop = StopRule(policy, tokenizer or byte_tokenizer(), separator)
-    return respond_to(policy, ids, mask, sampling, stop, pad_id, **options)
+    return respond_to(policy, ids, ids == 0, sampling, stop, pad_id, **options)
 
 
 def test_responses_end_at_eos_separator_or_the_length_limit_and_sampling_with_the_last_of_them():
@@ -85,7 +60,7 @@ def test_responses_end_at_eos_separator_or_the_length_limit_and_sampling_with_th
     assert found.truncated.tolist() == [False, False, True, False, False]
     lm = script([5, EOS, 6], [EOU, 7, 8])
     assert ask(lm, Sampling(max_new_tokens=3, greedy=True)).tokens.response_ids.shape == (2, 2)
-    assert len(lm.calls) == 2
+    assert lm.calls == 2
 
 
 def spell(text):
@@ -118,26 +93,6 @@ def test_a_separator_of_text_ends_with_the_token_that_completes_it(
     expected = [[*row[:n], *[200] * (width - n)] for row, n in zip(rows, lengths, strict=True)]
     assert found.tokens.response_ids.tolist() == expected
     assert found.truncated.tolist() == list(map(bool, truncated))
-
-
-@pytest.mark.parametrize(
-    ("make", "filters", "look_every"), [(gpt2, {}, 100), (llama, {"top_p": 0.8, "temperature": 1.5}, 3)]
-)
-def test_when_the_host_looks_changes_no_bit(make, filters, look_every, monkeypatch):
-    """Rows are not dropped here: how many are computed together may change the last bit of a number."""
-    monkeypatch.setattr(PackedDecoder, "can_drop_rows", False)
-    policy, found = sharp(make, with_value_head=True), []
-    policy.lm.generation_config.eos_token_id = list(range(0, 250, 12))
-    stop = StopRule(policy, byte_tokenizer(), "<EOU>")
-    for every in (None, look_every):
-        torch.manual_seed(0)
-        found.append(
-            respond_to(policy, *left_padded(3, 12, 7, 1, 5), Sampling(20, **filters), stop, PAD, look_every=every)
-        )
-    assert len(set(found[0].tokens.response_mask.sum(dim=1).tolist())) > 2
-    for name, x in columns_of(found[0]).items():
-        y = columns_of(found[1])[name]
-        assert x is y is None or torch.equal(x, y), name
 
 
 def test_end_ids_of_tokenizer_model_and_separator():
@@ -173,20 +128,6 @@ def test_a_separator_that_would_not_end_a_response_or_ends_usual_text_is_refused
     assert StopRule(policy, lower, "<eou>").end_ids == [EOS]
     with pytest.raises(UserError, match=r"turn_separator: ' ' is part of usual text"):
         StopRule(policy, byte_tokenizer(), " ")
-
-
-def test_what_the_model_is_given_at_each_step():
-    lm = script([5, 6, 7], [8, 9, 4])
-    ids, mask = left_padded(2, 4)
-    policy = Policy(lm)
-    respond_to(policy, ids, mask, Sampling(3, greedy=True), StopRule(policy, byte_tokenizer(), "<EOU>"), PAD)
-    inputs, masks, positions, caches = zip(*lm.calls, strict=True)
-    assert torch.equal(inputs[0], ids)
-    assert [x.tolist() for x in inputs[1:]] == [[[5], [8]], [[6], [9]]]
-    assert [x.tolist() for x in masks] == [[[0, 0] + [1] * (2 + step), [1] * (4 + step)] for step in range(3)]
-    assert positions[0].tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
-    assert [x.tolist() for x in positions[1:]] == [[[2], [4]], [[3], [5]]]
-    assert caches == (None, ("cache", 1), ("cache", 2))
 
 
 def test_a_bias_is_added_to_the_first_token_and_another_one_to_all_others():
@@ -232,7 +173,7 @@ LOGITS = [math.log(p) for p in (0.05, 0.4, 0.1, 0.25, 0.2)]
         ({"top_k": 3, "temperature": 2.0}, [1, 3, 4]),
         ({"top_p": 0.6}, [1, 3]),  # .4 + .25 reaches .6
         ({"top_p": 0.7, "temperature": 4.0}, [1, 3, 4, 2]),  # flatter: a share of .70 takes four
-        ({"top_k": 4, "top_p": 0.7}, [1, 3, 4]),
+        ({"top_k": 4, "top_p": 0.69}, [1, 3, 4]),  # .65 / .95 = .684 does not reach .69
     ],
 )
 def test_sampling_frequencies_match_the_renormalised_probabilities(settings, kept):
@@ -240,7 +181,7 @@ def test_sampling_frequencies_match_the_renormalised_probabilities(settings, kep
     vocabulary = torch.full((259,), -1e9)
     vocabulary[:5] = torch.tensor(LOGITS)
     lm = Scripted(vocabulary.expand(1, 6000, 259).clone())
-    found = ask(lm, Sampling(max_new_tokens=1, **settings), lengths=[1] * 6000, rows_at_once=6000)
+    found = ask(lm, Sampling(max_new_tokens=1, **settings), rows_at_once=6000)
     frequencies, support = (torch.bincount(found.tokens.response_ids[:, 0]) / 6000).tolist(), found.tokens.support
     weights = [math.exp(LOGITS[i] / settings.get("temperature", 1.0)) if i in kept else 0.0 for i in range(5)]
     for frequency, weight in zip(frequencies + [0.0] * (5 - len(frequencies)), weights, strict=True):
@@ -251,40 +192,3 @@ def test_sampling_frequencies_match_the_renormalised_probabilities(settings, kep
         assert (support.sort(dim=-1).values == torch.tensor(sorted(kept))).all()
     else:
         assert support is None
-
-
-def nucleus(logits, temperature, top_k, top_p):
-    """Kept ids by sorting and adding up: the k largest, then the fewest of them that reach p together."""
-    scaled = [x / temperature for x in logits]
-    order = sorted(range(len(scaled)), key=lambda i: -scaled[i])[: top_k or None]
-    weights = [math.exp(scaled[i] - scaled[order[0]]) for i in order]
-    kept, reached = [], 0.0
-    for i, weight in zip(order, weights, strict=True):
-        if reached >= top_p:
-            break
-        kept.append(i)
-        reached += weight / sum(weights)
-    return sorted(kept)
-
-
-@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(2.5, 7, 1.0), (0.7, 20, 0.9)])
-def test_support_equals_sorting_and_adding_up(temperature, top_k, top_p):
-    policy = sharp(llama)
-    ids, mask = left_padded(2, 6, 4)
-    torch.manual_seed(0)
-    stop = StopRule(policy, byte_tokenizer(), "<EOU>")
-    found = respond_to(policy, ids, mask, Sampling(6, temperature, top_k, top_p), stop, PAD)
-    assert found.tokens.support.shape[:2] == found.tokens.response_ids.shape
-    sizes = set()
-    for row in range(3):
-        for t in range(int(found.tokens.response_mask[row].sum())):
-            prefix = torch.cat([ids[row][mask[row]], found.tokens.response_ids[row, :t]])
-            logits = policy.lm(prefix.unsqueeze(0)).logits[0, -1].tolist()
-            stored = found.tokens.support[row, t].tolist()
-            kept = [i for i in stored if i != -1]
-            assert stored == kept + [-1] * (len(stored) - len(kept))
-            assert sorted(kept) == nucleus(logits, temperature, top_k, top_p)
-            assert found.tokens.response_ids[row, t].item() in kept
-            sizes.add(len(kept))
-    assert max(sizes) == found.tokens.support.shape[2]
-    assert top_p == 1 or len(sizes) > 1  # padding with -1 was needed

@@ -1,4 +1,4 @@
-"""Loading of policy, critic, reference and tokenizer; dropout off; the errors of a wrong folder."""
+"""Loading of policy, critic, reference and tokenizer; the errors of a wrong folder."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from tokenizers import AddedToken, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
+from transformers import AutoModelForSequenceClassification
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
@@ -17,12 +17,11 @@ from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import Policy, packs, supported_options, teacher_forced
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.models.weights import load_module, save_module
-from tests.parts.masks import masks_of
 from tests.parts.poisoned import edit
 from tests.parts.saved_models import CPU, EPISODES
 from tests.parts.scalars import save_scalar
 from tests.parts.tiny import byte_tokenizer, gpt2, llama
-from tests.parts.token_batches import critic_values
+from tests.parts.token_batches import critic_values, masks_of
 
 
 def save(folder, lm=None, tokenizer=None):
@@ -139,21 +138,6 @@ def test_a_reference_may_have_no_tokenizer_or_another_bos(tmp_path):
         load_models(settings(path, ref_model=ref), CPU)
 
 
-def test_dropout_is_off(tmp_path):
-    lm = gpt2(resid_pdrop=0.9, embd_pdrop=0.9, attn_pdrop=0.9)
-    models = load_models(settings(save(tmp_path, lm), use_share_model=False), CPU)
-    for model in (models.policy, models.ref_policy):
-        first, second = (teacher_forced(model, TokenBatch(*EPISODES), 1.0).logprobs for _ in range(2))
-        assert torch.equal(first, second)
-    torch.nn.init.normal_(models.critic.value_head.weight)
-    first, second = (critic_values(models.critic, TokenBatch(*EPISODES)) for _ in range(2))
-    assert torch.equal(first, second)
-    assert models.policy.lm.config.resid_pdrop == 0.9  # it would drop in train mode
-    models.policy.train()
-    first, second = (teacher_forced(models.policy, TokenBatch(*EPISODES), 1.0).logprobs for _ in range(2))
-    assert not torch.equal(first, second)
-
-
 def test_autocast_gives_float32_from_bfloat16():
     lm = gpt2(initializer_range=0.3).eval()
     exact, rough = Policy(lm, True), Policy(lm, True, use_amp=True)
@@ -189,15 +173,6 @@ def test_model_folder_without_a_tokenizer(tmp_path):
     assert len(load_models(settings(bare, tokenizer_path=tokenizer), CPU).tokenizer) == 259
     with pytest.raises(UserError, match=r"tokenizer_path"):
         load_models(settings(bare), CPU)
-
-
-def test_a_model_that_looks_ahead_is_refused(tmp_path):
-    """A BERT loads as a causal LM, but attends to both sides."""
-    tokenizer = byte_tokenizer()
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    BertForMaskedLM(BertConfig(**sizes, intermediate_size=16, initializer_range=0.3)).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="changes its predictions"):
-        load_causal_lm(str(tmp_path), "model_path")
 
 
 def test_a_separate_critic_starts_from_a_reward_model(tmp_path):

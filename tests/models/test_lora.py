@@ -17,7 +17,6 @@ from rlhf_dialog.models.lora import (
     lora_layers,
     target_names,
     trainable_parameters,
-    warn_of_untrained_end,
 )
 from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import teacher_forced
@@ -28,9 +27,8 @@ from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.training_state import load_weights, save_training
 from rlhf_dialog.training.trainer import PPOTrainer
-from tests.parts.chatml import END, PAD
 from tests.parts.saved_models import CPU, EPISODES, MASK, PROMPT, RESPONSE, save
-from tests.parts.tiny import CHATML, chat_tokenizer, gpt2, llama
+from tests.parts.tiny import gpt2, llama
 from tests.parts.token_batches import critic_values
 from tests.parts.trainers import PROMPTS, Places, parameters, settings
 
@@ -240,24 +238,3 @@ def test_targets(paths):
     for wrong in ("lm_head", "proj", "embed_tokens"):
         with pytest.raises(UserError, match=f"lora_target_modules: '{wrong}' .* use one of down_proj, gate"):
             target_names(lm, ["q_proj", wrong])
-
-
-@pytest.mark.parametrize("place", ["get_output_embeddings", "get_input_embeddings"])
-def test_an_end_token_that_no_text_has_trained_is_named(place, tmp_path, caplog):
-    tokenizer, lm = chat_tokenizer(CHATML), llama(vocab_size=270)
-    assert tokenizer.convert_tokens_to_ids("<|im_end|>") == END
-    warn_of_untrained_end(lm, tokenizer, {END})
-    assert caplog.messages == []
-    with torch.no_grad():
-        getattr(lm, place)().weight[[PAD, END]] = 0.01
-    warn_of_untrained_end(lm, tokenizer, {END})
-    assert caplog.messages == []  # many programs give the pad token the row of another one
-    with torch.no_grad():
-        getattr(lm, place)().weight[[END, 262, 265]] = 0.01
-    warn_of_untrained_end(lm, tokenizer, {END})
-    (line,) = caplog.messages
-    assert all(word in line for word in ("<|im_end|>", "use_lora", "turn_separator", "<EOU>", "2 other"))
-    save(tmp_path / "base", lm)
-    tokenizer.save_pretrained(tmp_path / "base")
-    load_models(config_of(str(tmp_path / "base")), CPU)
-    assert len(caplog.messages) == 2

@@ -1,4 +1,4 @@
-"""Networks of the user's: what a run asks of them, and the recurrent one of docs/MODELS.md beside a plain computation."""
+"""Networks of the user's: what a run asks of them; with the recurrent one of docs/MODELS.md."""
 
 import copy
 import json
@@ -14,14 +14,13 @@ from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import build_trained, load_causal_lm, prepare_lm
 from rlhf_dialog.models.network import num_embeddings
-from rlhf_dialog.models.policy import Policy, packs, teacher_forced
+from rlhf_dialog.models.policy import packs
 from rlhf_dialog.models.token_batch import TokenBatch
 from tests.parts.plain import new_case
 from tests.parts.tiny import byte_tokenizer
-from tests.parts.token_batches import critic_values, respond_to
+from tests.parts.token_batches import critic_values
 from tests.parts.trainers import make_trainer, settings
 
 pytestmark = pytest.mark.usefixtures("own_networks")
@@ -30,46 +29,6 @@ SIZES = {"vocab_size": 61, "hidden_size": 12}
 
 def loaded(name="GruPolicy", args=SIZES):
     return prepare_lm(network.new_policy(ClassConfig(id=name, args=args), "model_class", 3), name, "model_class", True)
-
-
-def alone(module, row):
-    """The network's output for the ids of one row (L,), without padding."""
-    return network.logits_of(network.call(module, row.unsqueeze(0), torch.ones_like(row).unsqueeze(0)))[0]
-
-
-@pytest.mark.parametrize(("name", "args"), [("GruPolicy", SIZES), ("Mean", {"size": 61})])
-def test_log_probabilities_and_values_are_those_of_each_row_alone(name, args):
-    lm, case = loaded(name, args), new_case(5, holes=False)
-    critic = network.new_critic(ClassConfig(id="GruCritic", args=SIZES), 1, {})
-    found = teacher_forced(Policy(lm), case.tokens, 0.7)
-    values = critic_values(critic, case.tokens)
-    for row, (prompt, counts) in enumerate(zip(case.prompt_mask, case.response_mask, strict=True)):
-        ids = torch.cat([case.prompt_ids[row][prompt], case.response_ids[row][counts]])
-        n = int(counts.sum())
-        logprobs = (alone(network.own_network(lm), ids)[-n - 1 : -1] / 0.7).log_softmax(-1)
-        expected = logprobs.gather(1, ids[-n:].unsqueeze(1)).squeeze(1)
-        torch.testing.assert_close(found.logprobs[row][counts], expected, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(
-            values[row][counts], alone(critic.trunk.network, ids)[-n - 1 : -1], rtol=1e-4, atol=1e-5
-        )
-
-
-@pytest.mark.parametrize(
-    ("name", "args"), [("GruPolicy", {"vocab_size": 259, "hidden_size": 12}), ("Mean", {"size": 259})]
-)
-def test_sampling_and_teacher_forcing_agree(name, args):
-    lm = loaded(name, args)
-    policy, tokenizer = Policy(lm, with_value_head=name == "GruPolicy"), byte_tokenizer()
-    if policy.value_head is not None:
-        nn.init.normal_(policy.value_head.weight)
-    ids, mask = torch.arange(10).view(2, 5), torch.tensor([[True] * 5, [False] * 3 + [True] * 2])
-    torch.manual_seed(0)
-    written = respond_to(policy, ids, mask, Sampling(6), StopRule(policy, tokenizer, "<EOU>"), 256)
-    found = teacher_forced(policy, written.tokens, 1.0)
-    torch.testing.assert_close(found.logprobs, written.logprobs, rtol=1e-4, atol=1e-5)
-    if written.values is not None:
-        assert written.values.std() > 0
-        torch.testing.assert_close(found.values, written.values, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.relevance import COPY_UNIT, RelevanceSizes, TurnTable, is_relevance_folder, load_relevance
+from tests.parts.poisoned import edit
 from tests.parts.relevance_models import BANK, LETTERS, letter_model, save_letters
 
 CONTEXTS = [["a b", "c"], ["d e f"], ["g", "h", "i j", "k l"], ["c"]]
@@ -47,14 +48,6 @@ def test_the_scores_of_a_dual_encoder_by_hand(architecture):
         for b, reply in enumerate(REPLIES):
             expected = [by_hand(member, CONTEXTS[c], reply) for c in candidates[b].tolist()]
             assert found[m, b].tolist() == pytest.approx(expected, abs=1e-4)
-
-
-def test_a_score_depends_on_its_pair_alone():
-    model = letter_model("convolution")
-    together = model.scores(CONTEXTS, REPLIES, torch.tensor([[0, 1, 2, 3]] * 3))
-    alone = [[model.scores([c], [r], torch.zeros(1, 1, dtype=torch.long))[:, 0, 0] for c in CONTEXTS] for r in REPLIES]
-    assert torch.allclose(together.permute(1, 2, 0), torch.stack([*map(torch.stack, alone)]), atol=1e-4)
-    assert together.std() > 0.01
     assert model.scores([], [], torch.zeros(0, 5, dtype=torch.long)).shape == (2, 0, 5)
 
 
@@ -90,10 +83,6 @@ def test_a_saved_model_scores_as_before(tmp_path):
     assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".safetensors"}
     (tmp_path / "config.json").write_text("[", encoding="utf-8")
     assert not any(is_relevance_folder(str(one)) for one in (tmp_path, tmp_path / "nowhere"))
-
-
-def edit(path, **values):
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
 
 
 def fewer_weights(folder):

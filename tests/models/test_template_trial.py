@@ -12,8 +12,6 @@ from rlhf_dialog.models import pretrained
 from rlhf_dialog.models.loading import read_tokenizer
 from tests.parts import agents, tiny
 
-LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}"
-
 
 @pytest.fixture
 def folder(tmp_path):
@@ -40,7 +38,8 @@ def test_a_template_that_raises_is_no_endless_one(folder, template):
 
 def test_a_template_that_ends_its_process_or_could_run_for_ever_is_refused(monkeypatch):
     def render(chat, chat_template, **_):
-        if chat_template == "crashes" or resource.getrlimit(resource.RLIMIT_CPU) != (10, 10):
+        crashes = chat_template == "crashes" and len(chat) > 1  # at the first answer of the agent
+        if crashes or resource.getrlimit(resource.RLIMIT_CPU) != (10, 10):
             os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(pretrained, "TRIED_TEMPLATES", {})
@@ -49,13 +48,3 @@ def test_a_template_that_ends_its_process_or_could_run_for_ever_is_refused(monke
     for tokenizer.chat_template in ("crashes", {"default": "ends", "other": "crashes"}):
         with pytest.raises(UserError, match=r"model_path: 'there': the chat template"):
             pretrained.try_template(tokenizer, "there", "model_path")
-
-
-@pytest.mark.slow
-def test_a_template_that_never_ends_is_refused(folder, monkeypatch):
-    monkeypatch.setattr(pretrained, "TEMPLATE_SECONDS", 1)
-    monkeypatch.setattr(pretrained, "TRIED_TEMPLATES", {})
-    write(folder, f"{{% if messages | length > 1 %}}{LOOP}{{% endif %}}")
-    for _ in range(2):
-        with pytest.raises(UserError, match=r"model_path.*agent.*template.* processor seconds"):
-            read_tokenizer(str(folder), "model_path")

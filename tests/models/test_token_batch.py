@@ -1,15 +1,11 @@
 """Which tokens of a batch are computed, where they lie, and what is computed once."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from rlhf_dialog.models import token_batch
 from rlhf_dialog.models.token_batch import TokenBatch
-from tests.parts.masks import masks_of
-from tests.parts.plain import new_case, sharing
-from tests.parts.token_batches import prompts_of
+from tests.parts.token_batches import masks_of, prompts_of
 
 
 def listed(packed):
@@ -37,38 +33,6 @@ def test_pack_by_hand():
     }
     assert packed.gather(responses).tolist() == [31, 32, 41, 43]
     assert packed.scatter(torch.tensor([[1.0], [2.0], [3.0], [4.0]]))[:, :, 0].tolist() == [[1, 2, 0], [3, 0, 4]]
-
-
-def test_pack_prompts_by_hand():
-    ids = torch.tensor([[90, 11, 12], [21, 91, 22], [93, 94, 51]])
-    packed = prompts_of(ids, masks_of("011", "101", "001")).pack_prompts()
-    assert packed.ids.tolist() == [11, 12, 21, 22, 51]
-    assert packed.positions.tolist() == [0, 1, 0, 1, 0]
-    assert packed.keep.tolist() == [1, 3, 4]
-    assert (packed.targets.tolist(), packed.shape) == ([], (3, 0))
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_pack_equals_a_loop(seed):
-    case = new_case(seed, rows=1 + seed % 5, holes=seed % 3 > 0)
-    packed = case.tokens.pack()
-    ids, positions, keep, targets, rows = [], [], [], [], []
-    for b in range(len(case.prompt_ids)):
-        row = case.prompt_ids[b][case.prompt_mask[b]].tolist()
-        counted = case.response_mask[b].nonzero().flatten().tolist()
-        for t in range(max(counted, default=-1) + 1):
-            if t in counted:
-                keep.append(len(ids) + len(row) - 1)
-                targets.append(case.response_ids[b, t].item())
-            row.append(case.response_ids[b, t].item())
-        row = row[:-1] if counted else row
-        ids += row
-        positions += range(len(row))
-        rows.append(len(row))
-    expected = (ids, positions, keep, targets)
-    assert tuple(x.tolist() for x in (packed.ids, packed.positions, packed.keep, packed.targets)) == expected
-    assert (packed.num_rows, packed.width) == (len(rows), max(rows))
-    assert packed.place.tolist() == [b * max(rows) + i for b, n in enumerate(rows) for i in range(n)]
 
 
 @pytest.mark.parametrize("together", [2, 4])
@@ -116,21 +80,6 @@ def test_a_shared_prompt_by_hand():
     assert packed.pad(packed.ids).tolist() == [[11, 12, 31], [21, 41, 42], [11, 12, 0]]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_shared_rows_equal_a_loop(seed):
-    """Padded again, the tokens, targets and places are those of rows that share nothing, and no prompt is there twice."""
-    case = sharing(new_case(seed, rows=2 + seed % 7, holes=seed % 3 > 0), seed)
-    plain, shared, numbers = replace(case, groups=None).tokens.pack(), case.tokens.pack(), case.groups
-    same = ("place", "num_rows", "width", "kept_place", "targets", "target_index", "shape")
-    assert all(listed(plain)[name] == listed(shared)[name] for name in same)
-    for name in ("ids", "positions"):
-        assert torch.equal(plain.pad(getattr(plain, name)), shared.pad(getattr(shared, name)))
-    assert torch.equal(shared.ids[shared.keep], plain.ids[plain.keep])
-    once = sum(int(case.prompt_mask[numbers.tolist().index(number)].sum()) for number in set(numbers.tolist()))
-    assert len(shared.ids) == len(plain.ids) - int(case.prompt_mask.sum()) + once
-    assert sum(rows.tokens.stop - rows.tokens.start for rows in shared.groups) == len(shared.ids)
-
-
 def cut_of(microbatches):
     """The rows of each microbatch, and its numbers of prompt and response columns."""
     return [(at[0].tolist(), part.prompt_mask.shape[1], part.response_mask.shape[1]) for at, part in microbatches]
@@ -170,16 +119,6 @@ def test_a_group_is_cut_only_where_it_does_not_fit(size, parts):
     responses = masks_of("100", "100", "110", "111", "110", "111", "111")
     batch = batch_of(prompts, responses, torch.tensor([5, 2, 5, 5, 2, 9, 2]))
     assert [at[0].tolist() for at, _ in batch.microbatches(size)] == parts
-
-
-def test_columns_of_microbatches_come_back_to_their_rows():
-    case = new_case(7, rows=5)
-    columns = {}
-    for index, microbatch in case.tokens.microbatches(2):
-        packed = microbatch.pack()
-        case.tokens.put(columns, index, packed, {"twice": 2 * packed.targets})
-    twice = columns["twice"]
-    assert torch.equal(twice, torch.where(case.response_mask, 2 * case.response_ids, 0))
 
 
 def test_prompts_are_padded_on_the_left_and_replies_on_the_right():

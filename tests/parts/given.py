@@ -21,16 +21,11 @@ class Given(BaseReward):
     def __init__(self, value=0.0, per_dialogue=True):
         self.value = value
         self.per_dialogue = per_dialogue
-        self.device = None
 
     def __call__(self, dialogues):
         if isinstance(self.value, BaseException):
             raise_deep(self.value)
         return [self.value] * len(dialogues) if self.per_dialogue else self.value
-
-    def move_to(self, device):
-        self.device = device
-        return self
 
 
 def raise_deep(error):

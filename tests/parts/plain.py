@@ -40,10 +40,6 @@ class Case:
     def tokens(self) -> TokenBatch:
         return TokenBatch(*self.inputs, self.groups, self.support)
 
-    @property
-    def kept(self) -> Tensor | None:
-        return None if self.support is None else self.support[self.response_mask]
-
 
 def new_case(seed: int, rows: int = 4, filtered: bool = False, holes: bool = True) -> Case:
     """Prompts of 1 to 7 tokens and responses of 1 to 6 among random padding, one row of each a single token long."""

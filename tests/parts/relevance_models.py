@@ -8,12 +8,12 @@ from tests.parts.classifiers import LETTERS, word_tokenizer  # noqa: F401  LETTE
 BANK = [["a b", "c d"], ["e f"], ["g", "h i", "j"], ["k l m"], ["a", "n o"], ["p q"], ["r s t", "b"]]
 
 
-def letter_model(architecture="bag", seed=0, bank=BANK, **sizes):
+def letter_model(architecture="bag", seed=0, **sizes):
     """Random networks that score different texts differently."""
     torch.manual_seed(seed)
     small = {"members": 2, "context_size": 3, "hidden_size": 8, "vocab_size": 24}
     sizes = RelevanceSizes(architecture=architecture, **{**small, **sizes})
-    model = RelevanceModel(sizes, word_tokenizer(), bank)
+    model = RelevanceModel(sizes, word_tokenizer(), BANK)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     return model.eval()

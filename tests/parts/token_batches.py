@@ -2,10 +2,16 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlhf_dialog.models.generation import GenerationLimits, Responder, Responses
 from rlhf_dialog.models.token_batch import TokenBatch
+
+
+def masks_of(*rows: str) -> Tensor:
+    """A mask by hand, such as `masks_of("011", "001")`."""
+    return torch.tensor([[letter == "1" for letter in row] for row in rows])
 
 
 def prompts_of(ids: Tensor, mask: Tensor, pad_id: int = 0, groups: Tensor | None = None) -> TokenBatch:

@@ -1,7 +1,5 @@
 """The cosine of a sentence encoder: by hand on each text alone, what is empty, and what cannot work."""
 
-import json
-
 import pytest
 import torch
 from transformers import BertConfig, BertModel
@@ -9,6 +7,7 @@ from transformers import BertConfig, BertModel
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.encoder_similarity import MODEL, EncoderSimilarity
+from tests.parts.poisoned import edit
 from tests.parts.tiny import byte_tokenizer, gpt2
 
 TURN = "Where is it ?"
@@ -65,8 +64,6 @@ def test_the_model_is_frozen_named_and_has_a_padding_token(judge, tmp_path):
     assert EncoderSimilarity.model_paths({}) == {}
     gpt2().save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
-    path = tmp_path / "tokenizer_config.json"
-    settings = json.loads(path.read_text())
-    path.write_text(json.dumps({name: value for name, value in settings.items() if name != "pad_token"}))
+    edit(tmp_path / "tokenizer_config.json", pad_token=None)
     with pytest.raises(UserError, match="has no padding token"):
         EncoderSimilarity(str(tmp_path))

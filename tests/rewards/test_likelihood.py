@@ -24,14 +24,10 @@ def folder(tmp_path_factory):
 
 
 def by_hand(speaker, dialogue, tokens):
+    """The mean of log softmax at each place, one forward pass for each token."""
     reply = speaker.encoder.encode_reply(dialogue.response)
     counted = reply[: min(len(reply) - 1, tokens)] if dialogue.response else reply
-    return mean_after(speaker, speaker.encoder.encode_prompt(dialogue.prompt_turns), counted)
-
-
-def mean_after(speaker, ids, counted):
-    """The mean of log softmax at each place, one forward pass for each token."""
-    logprobs = []
+    ids, logprobs = speaker.encoder.encode_prompt(dialogue.prompt_turns), []
     for token in counted:
         with torch.no_grad():
             logprobs.append(speaker.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1)[token].item())
@@ -48,19 +44,6 @@ def test_the_price_is_what_lies_below_the_floor(folder, tokens):
     assert min(means) < -5.55 < max(means)  # some pay, and some do not
     assert reward([]) == []
     assert reward.means(DIALOGUES * 5) == pytest.approx(means * 5, abs=1e-5)  # in two batches
-
-
-@pytest.mark.slow
-def test_a_separator_of_six_tokens_is_no_text(tmp_path):
-    tokenizer = byte_tokenizer(separator_token=False)
-    save_agent(tmp_path / "lm", Policy(gpt2()).eval(), tokenizer, AgentSettings(max_prompt_length=99))
-    reward = LikelihoodPrice(str(tmp_path / "lm"), floor=None, tokens=12)
-    assert len(tokenizer(" <EOU>").input_ids) == 6
-    prompt = tokenizer("Hello . <EOU>").input_ids
-    texts = (" Yes.", " No , thank you .", "  <EOU>")  # of an empty reply, all
-    means = [mean_after(reward.speaker, prompt, tokenizer(text).input_ids[:12]) for text in texts]
-    replies = [Dialogue(["Hello ."], response=text) for text in ("Yes.", "No , thank you .", "")]
-    assert reward.means(replies) == pytest.approx(means, abs=1e-5)
 
 
 def test_the_model_is_frozen_and_named(folder):

@@ -1,6 +1,5 @@
 """RewardModel: what it reads, by hand; outputs by the library's own model, one row at a time; the arithmetic behind them."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.scalar_model import RewardInput, ScalarModel, ScalarOptions, reads_in_pairs, trained_form
 from rlhf_dialog.rewards.scoring import metrics_of
 from tests.parts.classifiers import CLS, SEP, word_tokenizer
+from tests.parts.poisoned import edit
 from tests.parts.scalars import KINDS, save_scalar
 from tests.parts.tiny import CHATML, LLAMA2, byte_tokenizer, chat_tokenizer
 
@@ -131,11 +131,6 @@ def test_outputs_are_those_of_each_row_alone(tmp_path, kind):
     assert scalar.outputs([]) == []
 
 
-def edit(folder, **keys):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | keys), encoding="utf-8")
-
-
 @pytest.mark.parametrize(("head", "template"), [("score", None), ("value_head", None), ("value_head", CHATML)])
 def test_a_folder_in_openrlhfs_form(tmp_path, head, template):
     """Made by hand, not by OpenRLHF: a trunk, a head of the name in `value_head_prefix`, `mean` and `std`; pad = eos.
@@ -150,7 +145,7 @@ def test_a_folder_in_openrlhfs_form(tmp_path, head, template):
     weights[f"{head}.weight"] = weights.pop("score.weight")
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     keys = {"architectures": ["RewardModel"], "value_head_prefix": head, "mean": 0.5, "std": 2.0}
-    edit(tmp_path, **keys, id2label={"0": "a", "1": "b"}, label2id={"a": 0, "b": 1})
+    edit(tmp_path / "config.json", **keys, id2label={"0": "a", "1": "b"}, label2id={"a": 0, "b": 1})
     scalar = ScalarModel(folder, "key", OPTIONS)
     assert scalar.normalisation(None) == (0.5, 2.0)
     dialogues = [Dialogue(["Hi ."], "Hello ."), Dialogue(["Hi .", "So ?"], "No .")]
@@ -192,7 +187,7 @@ def test_a_template_that_can_think_is_written_as_its_training_wrote_it(tmp_path)
     messages = [{"role": "user", "content": "Hi ."}, {"role": "assistant", "content": "So ."}]
     ids = scalar.tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]
     assert scalar.input.encode(Dialogue(["Hi ."], "So ."))["input_ids"] == ids
-    edit(tmp_path, rlhf_dialog_input="chat_template")
+    edit(tmp_path / "config.json", rlhf_dialog_input="chat_template")
     own = ScalarModel(folder, "key", OPTIONS).input.encode(Dialogue(["Hi ."], "So ."))["input_ids"]
     assert scalar.tokenizer.decode(ids) == "/think " + scalar.tokenizer.decode(own)
 
@@ -248,7 +243,7 @@ def test_folders_and_options_that_cannot_be_used(tmp_path, config, damage, optio
 )
 def test_a_stored_mean_and_deviation_that_cannot_be_used(tmp_path, keys, normalize, words):
     folder = save_scalar(tmp_path)
-    edit(tmp_path, **keys)
+    edit(tmp_path / "config.json", **keys)
     scalar = ScalarModel(folder, "key", OPTIONS)
     assert scalar.normalisation(False) == (0.0, 1.0)
     with pytest.raises(UserError, match=rf"reward_class\.args\.normalize: .*{words}"):
@@ -270,7 +265,7 @@ def folders(tmp_path_factory):
 
 def test_normalised_clipped_and_charged_for_length(tmp_path):
     folder = save_scalar(tmp_path)
-    edit(tmp_path, mean=0.25, std=2.0)
+    edit(tmp_path / "config.json", mean=0.25, std=2.0)
     outputs = RewardModel(folder).outputs(DIALOGUES)
     normal = [(x - 0.25) / 2 for x in outputs]
     assert RewardModel(folder)(DIALOGUES) == pytest.approx(normal)

@@ -282,35 +282,24 @@ def test_within_the_limit_everything_is_as_without():
 
 
 HANGING = """
-import re, sys, time
+import re
 from rlhf_dialog import user_code
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.rewards import BaseReward
-from rlhf_dialog.rewards.scoring import RewardTimeout, Scorer
+from rlhf_dialog.rewards import BaseReward, Scorer
 
 class Hang(BaseReward):
     def __call__(self, dialogues):
-        {body}
+        re.match('(a*)*b', 'a' * 64)  # never gives up the interpreter's lock
 
 user_code.GRACE = 0.5
-try:
-    Scorer(Hang(), timeout_s=0.2).score([Dialogue(["a"])])
-except RewardTimeout as error:
-    sys.exit(error.exit_code)
+Scorer(Hang(), timeout_s=0.2).score([Dialogue(["a"])])
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        ("time.sleep(3600)", 3),
-        ("re.match('(a*)*b', 'a' * 64)", 1),
-    ],  # the second one never gives up the interpreter's lock
-)
-def test_a_process_with_a_hanging_reward_ends(body, code):
-    done = run_python("-c", HANGING.format(body=body))
-    assert done.returncode == code
+def test_a_process_whose_reward_blocks_all_threads_ends():
+    done = run_python("-c", HANGING)
+    assert done.returncode == 1
     assert "most recent call" in done.stderr
     assert "__call__" in done.stderr
 

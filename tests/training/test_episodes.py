@@ -218,6 +218,18 @@ def test_what_was_sampled_turn_by_turn_is_what_the_whole_episode_gives(filters):
     assert filters == {} or (rollout.tokens.support[~mask] == -1).all()
 
 
+@torch.no_grad()
+def test_replies_of_a_long_dialogue_have_the_numbers_of_the_contexts_that_were_seen():
+    """In float64, with room for 20 tokens before a reply: what was sampled token by token, and what the reference gives."""
+    models, rollout = rolled({"top_k": 12}, longest=20)
+    found = rollout.in_segments()
+    assert len(found) > len(rollout) == len(USERS)
+    assert found.num_tokens == rollout.num_tokens
+    for name, model in (("logprobs", models.policy), ("ref_logprobs", models.ref_policy)):
+        forced = teacher_forced(model, found.tokens, 0.8).logprobs
+        torch.testing.assert_close(getattr(found, name), forced, rtol=0, atol=1e-9)
+
+
 def test_the_value_head_of_the_policy_along_an_episode():
     models, encoder = world()
     models.policy.double()

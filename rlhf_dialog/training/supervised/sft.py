@@ -118,7 +118,6 @@ class SFT(SupervisedStage[SFTConfig]):
                 f"max_prompt_length: {keys.max_prompt_length} leaves no room for a reply in {self.positions} positions; lower it"
             )
         if keys.use_lora:
-            lora.warn_of_untrained_end(lm, tokenizer, templates.closing_ids(tokenizer, keys.turn_separator))
             lora.add_adapters(lm, [ADAPTER], keys.lora_r, keys.lora_alpha, keys.lora_target_modules, keys.seed)
         if keys.activation_checkpointing:
             recompute_layers(lm.base_model)

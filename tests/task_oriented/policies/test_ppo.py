@@ -86,6 +86,18 @@ def test_the_first_step_follows_the_gradient_of_the_textbook():
         torch.testing.assert_close(weights.grad, gradient, rtol=1e-3, atol=1e-5)
 
 
+def test_the_critics_mean_of_a_rollout_ago_weighs_seven_tenths():
+    policy, means = colours(), []
+    for number in range(2):
+        episodes = Sampler(Colours, number, 4).sample(policy, 40)
+        _, returns, mask = policy.advantages(episodes)
+        means.append(returns[mask].mean().item())
+        for one in episodes:
+            policy.observe(one)
+        policy.update()
+    assert policy.normalizer.mean == pytest.approx((0.7 * means[0] + means[1]) / 1.7, rel=1e-5)
+
+
 def test_an_action_that_the_mask_forbids_is_never_drawn_and_has_no_gradient():
     policy, masks = colours(), np.tile([False, True, False, True], (500, 1))
     observations, streams = np.zeros((500, 3), np.float32), [stream(0, n, 0) for n in range(500)]
