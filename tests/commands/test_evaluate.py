@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +22,7 @@ from rlhf_dialog.commands.evaluate_options import (
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.registry import MetricFactory, RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules, load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.evaluation.untrusted import RunConfig
@@ -234,16 +233,6 @@ def test_a_judge_beside_the_classifier_of_the_reward(script, data, classifier, t
     assert all(result["metrics"][name.replace("intent", "judge")] == result["metrics"][name] for name in ACTS)
 
 
-@pytest.mark.slow
-def test_a_package_that_is_not_installed(script, runs, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "rouge_score", None)
-    monkeypatch.setattr(
-        "rlhf_dialog.models.chat_agent.ChatAgent.load", lambda *_, **__: pytest.fail("a model was loaded")
-    )
-    assert script.main(["--agent", str(runs[0]), "--output", str(tmp_path / "e.json")]) == 2
-    assert "pip install rouge-score" in capsys.readouterr().err
-
-
 def options_with(**keys) -> EvaluateOptions:
     return EvaluateOptions(**{"agent": "absent", "output": "e.json", "device": "cpu"} | keys)
 
@@ -251,7 +240,7 @@ def options_with(**keys) -> EvaluateOptions:
 def task_of(folder, reward, **keys) -> Task:
     save_run(folder, keys.pop("data", "d"), 1, reward_class=reward, **keys)
     path = folder / "config.yaml"
-    return Task("d", 5, 1, "<EOU>", run=RunConfig(load_config(path), path, trusted=True))
+    return Task("d", PromptRules(), RunConfig(load_config(path), path, trusted=True))
 
 
 def test_the_judges_are_the_runs_reward_unless_an_option_names_others(classifier, tmp_path):
@@ -282,14 +271,14 @@ PROMPTS = [Dialogue(["a"], reference="b", meta={"dialogue": i // 2, "index": i})
 
 
 def test_held_out_prompts_are_of_the_split_and_what_they_lack_is_said(data, tmp_path, caplog):
-    task = Task(data, 5, 3, "<EOU>")
+    task = Task(data, PromptRules(min_context_size=3))
     wanted = [one.prompt_turns for one in load_prompts(data, "test") if len(one.prompt_turns) >= 3]
     found = evaluate.held_out_prompts(task, options_with(split="test"))
     assert [one.prompt_turns for one in found] == wanted
     assert len(evaluate.held_out_prompts(task, options_with(max_prompts=2))) == 2
     assert "prompts have no" not in caplog.text
     (tmp_path / "test.jsonl").write_text('{"prompt": "Tea | now ?", "reference": "No ."}\n{"prompt": "Why ?"}\n')
-    task = Task(str(tmp_path), 5, 1, "|")
+    task = Task(str(tmp_path), PromptRules(turn_separator="|"))
     assert evaluate.held_out_prompts(task, options_with(split="test"))[0].prompt_turns == ["Tea now ?"]
     assert "1 of 2 prompts have no reference" in caplog.text
     assert "2 of 2 prompts have no act" in caplog.text
@@ -314,15 +303,16 @@ def test_a_baseline_has_lengths_of_its_own_but_the_responses_of_the_agent(runs, 
 def test_data_and_lengths_are_those_of_the_options_else_of_the_configuration_else_of_the_agent(tmp_path):
     agent: Any = SimpleNamespace(settings=SimpleNamespace(turn_separator="<sep>", context_size=4))
     asked = {"agent": str(tmp_path / "agent"), "output": tmp_path / "o.json"}
-    assert read_task(EvaluateOptions(**asked, data_path="x"), agent) == Task("x", 4, 1, "<sep>")
+    assert read_task(EvaluateOptions(**asked, data_path="x"), agent) == Task(
+        "x", PromptRules(4, turn_separator="<sep>")
+    )
     with pytest.raises(UserError, match=r"--config.*--data_path"):
         read_task(EvaluateOptions(**asked), agent)
     keys = "data_path: d}}\ncontext_size: 3\nmin_context_size: 2\ndrop_overlap: true"
     (tmp_path / "config.yaml").write_text(SMALL.replace("data_path: d}}", keys))
     for options, data, least in (({}, "d", 2), ({"data_path": "x", "min_context_size": 1}, "x", 1)):
         task = read_task(EvaluateOptions(**asked, **options, trust_config=True), agent)
-        assert (task.data_path, task.context_size, task.min_context_size) == (data, 3, least)
-        assert (task.turn_separator, task.drop_overlap) == ("<sep>", True)
+        assert (task.data_path, task.rules) == (data, PromptRules(3, least, True, "<sep>"))
 
 
 OWN = """
