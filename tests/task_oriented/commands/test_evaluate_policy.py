@@ -47,6 +47,14 @@ def test_the_agent_is_measured_beside_both_baselines(folder, tmp_path, capsys):
     assert json.loads(output.read_text(encoding="utf-8")) == found
 
 
+def test_another_seed_gives_other_dialogues(folder, tmp_path):
+    words, measured = ["--agent", str(folder / "run" / "agent"), "--dialogues", "6", "--output"], []
+    for seed in ("0", "1"):
+        assert evaluate_policy.main([*words, str(tmp_path / seed), "--seed", seed]) == 0
+        measured.append(json.loads((tmp_path / seed).read_text(encoding="utf-8"))["policies"]["handcrafted"])
+    assert measured[0] != measured[1]  # of a policy that draws nothing
+
+
 def test_an_agent_keeps_its_domain(folder, tmp_path):
     """Its run's own file may be gone, or another one."""
     output = tmp_path / "found.json"
