@@ -11,7 +11,6 @@ import pytest
 from rlhf_dialog.commands import evaluate
 from rlhf_dialog.commands.evaluate import EvaluateOptions, Task, choose_sampling, read_task
 from rlhf_dialog.commands.evaluate_options import (
-    OwnMetric,
     folders_beside,
     judge_folder,
     load_baseline,
@@ -29,7 +28,6 @@ from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.reward_model import RewardModel
-from rlhf_dialog.rewards.scoring import Scorer
 from tests.parts import tiny
 from tests.parts.evaluations import BASELINES, COUNTS, OVERLAP, evaluated, save_plain, save_run
 from tests.parts.relevance_models import save_letters
@@ -139,14 +137,16 @@ def task_of(folder, reward, **keys) -> Task:
     return Task("d", PromptRules(), RunConfig(load_config(path), path, trusted=True))
 
 
-def test_the_judges_are_the_runs_reward_unless_an_option_names_others(classifier, tmp_path):
+def test_the_judges_are_the_runs_reward_unless_an_option_names_others(classifier, tmp_path, monkeypatch):
+    monkeypatch.setattr(MetricFactory, "classes", {"questions": lambda some: ["?" in one.response for one in some]})
     keys = {"truncation_penalty": 0.5, "on_reward_error": "skip", "reward_timeout_s": 9.0}
     task = task_of(tmp_path / "length", {"id": "LengthMatch"}, **keys)
     judges = evaluate.build_judges(options_with(legacy_eou=True, seed=7, judge=("CopyPrice",)), task)
     assert (judges.scorer.reward.name, judges.scorer.truncation_penalty) == ("length_match", 0.5)
     assert (judges.scorer.skip_unscored, judges.scorer.timeout_s) == (True, 9.0)
     assert (judges.intent, judges.legacy_eou, judges.seed) == (None, True, 7)
-    assert list(judges.user_judges) == ["judge_copy_price"]
+    assert list(judges.user_judges) == ["judge_copy_price", "questions"]
+    assert judges.user_judges["questions"]([Dialogue(["a"], "why ?"), Dialogue(["a"], "so .")]) == [True, False]
     named = evaluate.build_judges(options_with(intent_model=classifier), task)
     assert (named.intent.precision, named.scorer is None) == ("fp32", False)
     judged = evaluate.build_judges(options_with(judge=(classifier,)), task)
@@ -266,14 +266,6 @@ def test_judges_of_ones_own_and_relevance_models_judge_every_system(script, runs
     assert "| judge_letters | judge_letters_2 | turns |" in report.read_text(encoding="utf-8")
     assert result["settings"]["judge"] is None
     assert result["settings"]["relevance_models"] == dict(zip(relevance, (first, second), strict=True))
-
-
-DIALOGUES = [Dialogue(["a"], "why ?"), Dialogue(["a"], "so .")]
-
-
-def test_a_function_is_asked_for_one_number_each():
-    metric = OwnMetric("questions", lambda dialogues: [float("?" in dialogue.response) for dialogue in dialogues])
-    assert Scorer(metric).score(DIALOGUES).total == [1.0, 0.0]
 
 
 def test_the_name_of_a_row_is_given_or_that_of_the_run():
