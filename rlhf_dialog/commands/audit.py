@@ -191,9 +191,9 @@ def finish(options: AuditOptions, result: dict[str, Any]) -> int:
     from rlhf_dialog.evaluation.audit import WIDTH, finding_kind, page_lines, verdict_line
     from rlhf_dialog.evaluation.report import finite
 
-    result = {"verdict": verdict_line(result), **finite(result)}
+    result = {"verdict": verdict_line(result), **result}
     if options.output:
-        replace_json(options.output, result)
+        replace_json(options.output, finite(result))
     count, seconds = result["settings"]["asked"], result["settings"]["seconds"]
     notes = [f"{count:,} replies were asked about in {seconds:.0f} s. Intervals: 95 %, over dialogues."]
     if not (options.judge or options.likelihood):

@@ -29,8 +29,8 @@ def answers(word: str) -> Replies:
 
 
 def test_numbers_that_json_does_not_have_become_null():
-    found = finite({"a": math.nan, "b": {"c": -math.inf, "d": 0.5}, "e": "text", "f": 3})
-    assert found == {"a": None, "b": {"c": None, "d": 0.5}, "e": "text", "f": 3}
+    found = finite({"a": math.nan, "b": [{"c": -math.inf, "d": 0.5}], "e": "text", "f": 3})
+    assert found == {"a": None, "b": [{"c": None, "d": 0.5}], "e": "text", "f": 3}
 
 
 def test_the_table_of_a_document():
