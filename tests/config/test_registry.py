@@ -1,8 +1,9 @@
-"""Names to classes: both ways to register, and what a wrong name or wrong arguments are told."""
+"""Names to classes: both ways to register. `test_refusals.py` has what a wrong name or wrong arguments are told."""
 
 import pytest
 
 from rlhf_dialog.config.registry import Registry
+from rlhf_dialog.errors import UserError
 
 
 class Politeness:
@@ -11,14 +12,9 @@ class Politeness:
         self.weight = weight
 
 
-@pytest.fixture
-def registry():
+def test_both_ways_to_register():
     registry = Registry("reward")
     registry.register("Politeness", Politeness)
-    return registry
-
-
-def test_both_ways_to_register(registry):
     built = registry.create("Politeness", {"word": "thanks"})
     assert (type(built), built.word, built.weight) == (Politeness, "thanks", 1.0)
 
@@ -28,3 +24,5 @@ def test_both_ways_to_register(registry):
 
     assert type(registry.create("Politeness", {})) is Short
     assert "Politeness" not in Registry("vec-info").classes
+    with pytest.raises(UserError, match="did you mean 'Politeness'"):
+        registry.create("Politenes", {})
