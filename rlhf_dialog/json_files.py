@@ -1,7 +1,7 @@
 """Read the JSON files that this program writes: what a damaged one raises becomes one sentence."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -60,6 +60,17 @@ def json_or(path: Path, default: Any, shape: Any = None) -> Any:
 def as_read_again(tree: Any) -> Any:
     """What a reader of the written tree gets: lists for tuples, texts for keys, and for what JSON does not know."""
     return json.loads(json.dumps(tree, default=str))
+
+
+def map_leaves(
+    tree: Any, change: Callable[[Any], Any], keep: Callable[[Any, Any], bool] = lambda key, value: True
+) -> Any:
+    """The tree with all changed that is no mapping, list or tuple; of a mapping, only the items (key, value) to `keep`."""
+    if isinstance(tree, Mapping):
+        return {key: map_leaves(value, change, keep) for key, value in tree.items() if keep(key, value)}
+    if isinstance(tree, list | tuple):
+        return [map_leaves(value, change, keep) for value in tree]
+    return change(tree)
 
 
 @contextmanager

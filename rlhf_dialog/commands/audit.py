@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
-from rlhf_dialog.commands.evaluate import Task, read_columns
+from rlhf_dialog.commands.evaluate import read_columns
 from rlhf_dialog.commands.evaluate_options import all_judges, place_judge
 from rlhf_dialog.commands.options import REGISTER, DeviceOption, check_run_keys, option, register, run_command
 from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.data.hub import check_folder
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.untrusted import RunConfig
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 LEAST_PROMPTS = 20
 HOLES = 1  # the exit code
-# option -> the field of the budget
-SEARCH = {f"search_{name}": name for name in ("prompts", "replies", "rounds", "candidates")}
 
 
 class AuditOptions(DeviceOption):
@@ -73,18 +72,16 @@ def check(options: AuditOptions) -> None:
     """Raises UserError for options that cannot work."""
     from rlhf_dialog.evaluation.probes import LEAST
 
-    least = {"max_prompts": LEAST_PROMPTS} | {name: getattr(LEAST, field) for name, field in SEARCH.items()}
+    least = {"max_prompts": LEAST_PROMPTS} | {f"search_{name}": number for name, number in asdict(LEAST).items()}
     for name, number in least.items():
         if getattr(options, name) < number:
             why = "with less, an audit that finds nothing would say nothing"
             raise UserError(f"--{name}: found {getattr(options, name)}, wanted at least {number}; {why}")
     check_seed(options.seed)
     check_device(options.device)
-    if options.data_path == "":
-        raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
     known = check_run_keys(find_config(options.config), {}, options.register)
-    if wanted := options.data_path or known.env.args.data_path:
-        check_path(wanted)
+    if options.data_path is not None or known.env.args.data_path:
+        check_path(known.env.args.data_path if options.data_path is None else options.data_path)
     if options.output:
         check_output("output", options.output, str(options.output))
     if options.likelihood is not None and not Path(options.likelihood).expanduser().is_dir():
@@ -111,24 +108,23 @@ def run(options: AuditOptions) -> int:
     config = RunConfig(load_config(path), path, trusted=True)
     keys, data_path = config.config, options.data_path or config.data_path()
     settle_separator(keys, needs_model=False)
-    task = Task(data_path, keys.context_size, keys.min_context_size, keys.turn_separator, keys.drop_overlap, config)
-    task.columns = read_columns(options.columns)
-    validation = task.prompts("validation")
+    rules = PromptRules.from_keys(keys, **read_columns(options.columns))
+    validation = rules.load(data_path, "validation")
     prompts = pick_prompts(validation, options.max_prompts, options.seed)
-    training = Training(task.prompts("train", task.drop_overlap))
+    training = Training(rules.load(data_path, "train"))
     reward = config.reward()
     assert reward is not None  # the user named the file
     skip = config.config.on_reward_error == "skip"
     scorer = Scorer(place_judge(reward, options.device), skip, config.config.reward_timeout_s)
     judges = load_judges(options, config, scorer.reward)
     judges = judges or {"judge_retrieval": RetrievalJudge([one for one in validation if one.reference])}
-    check_usable(prompts, training.replies, [scorer.reward, *judges.values()], task.data_path)
+    check_usable(prompts, training.replies, [scorer.reward, *judges.values()], data_path)
     counts = min(options.search_prompts, len(prompts)), min(options.search_replies, len(training.different))
     budget = Budget(counts[0], counts[1], options.search_rounds, options.search_candidates)
     plan = AuditPlan(budget, keys.turn_separator or "", keys.max_new_tokens, options.seed)
     result = audit(prompts, training, scorer, judges, plan)
     effort = {"seconds": round(time.monotonic() - begun, 1), "asked": result.pop("asked")}
-    result["settings"] = record_settings(options, config, task, plan, len(prompts)) | effort
+    result["settings"] = record_settings(options, config, data_path, plan, len(prompts)) | effort
     return finish(options, result)
 
 
@@ -168,7 +164,7 @@ def check_usable(prompts: "list[Dialogue]", replies: list[str], rewards: list[Ba
 
 
 def record_settings(
-    options: AuditOptions, config: RunConfig, task: Task, plan: "AuditPlan", num_prompts: int
+    options: AuditOptions, config: RunConfig, data_path: str, plan: "AuditPlan", num_prompts: int
 ) -> dict[str, Any]:
     """What decides the numbers."""
     from rlhf_dialog.runs.identity import essential
@@ -177,9 +173,9 @@ def record_settings(
     return {
         "config": str(config.path),
         "reward_class": essential(settings.reward_class.model_dump()),
-        "data_path": task.data_path,
-        "context_size": task.context_size,
-        "min_context_size": task.min_context_size,
+        "data_path": data_path,
+        "context_size": settings.context_size,
+        "min_context_size": settings.min_context_size,
         "turn_separator": plan.separator,
         "max_new_tokens": plan.max_words,
         "num_prompts": num_prompts,
@@ -195,9 +191,9 @@ def finish(options: AuditOptions, result: dict[str, Any]) -> int:
     from rlhf_dialog.evaluation.audit import WIDTH, finding_kind, page_lines, verdict_line
     from rlhf_dialog.evaluation.report import finite
 
-    result = {"verdict": verdict_line(result), **finite(result)}
+    result = {"verdict": verdict_line(result), **result}
     if options.output:
-        replace_json(options.output, result)
+        replace_json(options.output, finite(result))
     count, seconds = result["settings"]["asked"], result["settings"]["seconds"]
     notes = [f"{count:,} replies were asked about in {seconds:.0f} s. Intervals: 95 %, over dialogues."]
     if not (options.judge or options.likelihood):

@@ -3,7 +3,6 @@
 import platform
 import re
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,51 +37,38 @@ class DoctorOptions(Options):
 
 
 def run(options: DoctorOptions) -> None:
-    import torch
-
-    from rlhf_dialog.distributed.memory import host_memory
-
-    free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else host_memory()
-    print("This machine", *machine_lines(free, total), "", sep="\n")
-    print("What fits, by a forecast of its memory", *run_lines(free), sep="\n")
-
-
-def machine_lines(free: int | None, total: int | None) -> Iterator[str]:
-    """Processor, GPU, the memory of the device that computes, and the disk."""
-    import torch
-
-    capability, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
-    yield f"  processor     {processor()[0]}: {capability}, threads of torch: {threads}"
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    yield f"  GPU           {', '.join(names) or 'none that torch can use'}"
-    yield f"  memory        {gib(free)} free of {gib(total)}{' on the GPU' if names else ''}"
-    yield f"  disk          {gib(shutil.disk_usage(Path.cwd()).free)} free in {Path.cwd()}"
-
-
-def run_lines(free: int | None) -> Iterator[str]:
-    """For each run whether it fits into this many bytes."""
+    """Print processor, GPU, the memory of the device that computes, and the disk; and for each run whether it fits."""
     import torch
     from transformers import LlamaConfig
 
     from rlhf_dialog.config.schema import Config
-    from rlhf_dialog.distributed.memory import model_sizes, needed_bytes
+    from rlhf_dialog.distributed.memory import host_memory, model_sizes, needed_bytes
 
+    free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else host_memory()
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    print("This machine")
+    print(
+        f"  processor     {processor()}: {torch.backends.cpu.get_cpu_capability()}, threads of torch: {torch.get_num_threads()}"
+    )
+    print(f"  GPU           {', '.join(names) or 'none that torch can use'}")
+    print(f"  memory        {gib(free)} free of {gib(total)}{' on the GPU' if names else ''}")
+    print(f"  disk          {gib(shutil.disk_usage(Path.cwd()).free)} free in {Path.cwd()}")
+    print("\nWhat fits, by a forecast of its memory")
     needed = {"configs/chat_smollm2.yaml": CHAT_SMOLLM2}
     for name, (model, keys) in RUNS.items():
         config, sizes = Config.model_validate(KEYS | keys), model_sizes(LlamaConfig(**model))
         needed[name] = needed_bytes(config, sizes, on_cuda=torch.cuda.is_available()) + LIBRARIES
     for name, size in needed.items():
         answer = "fits" if free is None or size <= free else "does not fit"
-        yield f"  {name}: {answer}: it needs {gib(size)} of memory, of {gib(free)} free"
+        print(f"  {name}: {answer}: it needs {gib(size)} of memory, of {gib(free)} free")
 
 
-def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, set[str]]:
-    """The processor's name, and its flags where the system lists them."""
+def processor() -> str:
+    """The processor's name."""
+    cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.is_file() else ""
     name = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
-    flags = re.search(r"^flags\s*: (.+)$", text, re.MULTILINE)
-    title = name[1].strip() if name else platform.processor() or platform.machine()
-    return title, set(flags[1].split() if flags else ())
+    return name[1].strip() if name else platform.processor() or platform.machine()
 
 
 def gib(size: int | None) -> str:

@@ -25,9 +25,10 @@ from rlhf_dialog.commands.options import check_run_keys, option, register, run_c
 from rlhf_dialog.config.loading import find_config, parse_arguments
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import LOCAL_KEY, check_folder, is_local, local_names
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.data.sources.record import SPLITS
-from rlhf_dialog.errors import MissingSplit, UserError, check_installed
+from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation import report
 from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
 from rlhf_dialog.evaluation.untrusted import RunConfig, read_run_config
@@ -81,16 +82,12 @@ def check(options: EvaluateOptions) -> None:
     check_seed(options.seed)
     check_device(options.device)
     agent_options.check_beside(options)
-    if options.data_path == "":
-        raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
     files = {name: getattr(options, name) for name in ("output", "report", "replies")}
     paths = {name: path.absolute() for name, path in files.items() if path is not None}
     for name, path in paths.items():
         check_output(name, path, str(files[name]))
         if list(paths.values()).count(path) > 1:
             raise UserError(f"--{name}: '{files[name]}' is given twice; name one file for each output")
-    for package in ("sacrebleu", "rouge_score"):
-        check_installed(package, "evaluate")
     named = [("--agent", options.agent), ("--baseline", options.baseline), ("--intent_model", options.intent_model)]
     named += [("--beside", folder) for folder in agent_options.folders_beside(options).values()]
     named += [("--relevance_model", one) for one in options.relevance_model]
@@ -98,7 +95,7 @@ def check(options: EvaluateOptions) -> None:
     for key, folder in named:
         if folder:
             check_folder(folder, key)
-    if options.data_path:
+    if options.data_path is not None:
         check_path(options.data_path)
     if options.config:
         check_run_keys(find_config(options.config), {}, options.register)
@@ -115,7 +112,6 @@ def run(options: EvaluateOptions) -> None:
     options = options.on_device()
     agent = agent_options.load_agent(options, options.agent)
     task = read_task(options, agent)
-    task.columns = read_columns(options.columns)
     judges = build_judges(options, task)
     if options.best_of and judges.scorer is None:
         remedy = "name one with --config, or leave --best_of out"
@@ -170,23 +166,8 @@ class Task:
     """What the replies are measured on."""
 
     data_path: str
-    context_size: int
-    min_context_size: int
-    turn_separator: str
-    drop_overlap: bool = False
+    rules: PromptRules
     run: RunConfig | None = None
-    columns: dict[str, str] | None = None  # as for `load_records`; None: those of the run
-
-    def prompts(self, split: str, drop_overlap: bool = False) -> list[Dialogue]:
-        """The prompts of a split. Raises what `PromptRules.load` raises."""
-        from rlhf_dialog.data.prompts import PromptRules
-
-        keys = self.run.config if self.run else None
-        rules = PromptRules(self.context_size, self.min_context_size, drop_overlap, self.turn_separator)
-        columns = self.columns if self.columns is not None else keys.env.args.columns if keys else {}
-        roles = tuple(keys.reply_roles if keys else ())
-        names = keys.env.args.split if keys else {}
-        return replace(rules, reply_roles=roles, columns=columns, split=names).load(self.data_path, split)
 
     def classifiers(self) -> list[str]:
         """The folders or Hub names of the act classifiers in the run's reward."""
@@ -195,25 +176,24 @@ class Task:
         return [path for name, path in models.items() if name.startswith(CLASSIFIER)]
 
 
-def read_columns(text: str | None) -> dict[str, str] | None:
-    """The value of --columns. Raises UserError where it is not YAML."""
-    return None if text is None else parse_arguments(["--columns", text], ())[1]["columns"]
+def read_columns(text: str | None) -> dict[str, Any]:
+    """`columns` with the value of --columns; empty without one. Raises UserError where it is not YAML."""
+    return {} if text is None else parse_arguments(["--columns", text], ())[1]
 
 
 def read_task(options: EvaluateOptions, agent: "ChatAgent") -> Task:
     """Data and reward from --config, else from the agent's run, else --data_path alone. Raises UserError for none of them."""
+    named = {"turn_separator": agent.settings.turn_separator} | read_columns(options.columns)
+    if options.min_context_size:
+        named["min_context_size"] = options.min_context_size
     if run := read_run(options):
-        data_path = options.data_path or run.data_path()
-        keys, separator = run.config, agent.settings.turn_separator
-        least = options.min_context_size or keys.min_context_size
-        return Task(data_path, keys.context_size, least, separator, keys.drop_overlap, run)
+        return Task(options.data_path or run.data_path(), PromptRules.from_keys(run.config, **named), run)
     if not options.data_path:
         raise UserError(
             f"--agent {options.agent}: no run's config.yaml beside it; name data and reward with --config, or the data alone "
             "with --data_path"
         )
-    own = agent.settings
-    return Task(options.data_path, own.context_size, options.min_context_size or 1, own.turn_separator)
+    return Task(options.data_path, PromptRules(agent.settings.context_size, **named))
 
 
 def read_run(options: EvaluateOptions) -> RunConfig | None:
@@ -251,7 +231,7 @@ def held_out_prompts(task: Task, options: EvaluateOptions) -> list[Dialogue]:
     from rlhf_dialog.evaluation.replies import pick_prompts
 
     try:
-        prompts = task.prompts(options.split)
+        prompts = replace(task.rules, drop_overlap=False).load(task.data_path, options.split)
     except MissingSplit as error:
         other = "validation" if options.split == "test" else "test"
         raise MissingSplit(f"{error}; or measure another split: --split {other}, or --split train") from error
@@ -265,7 +245,7 @@ def held_out_prompts(task: Task, options: EvaluateOptions) -> list[Dialogue]:
 def load_training_prompts(task: Task) -> list[Dialogue]:
     """The prompts of the training split that have a reference; none, with a notice, when it cannot be read."""
     try:
-        prompts = task.prompts("train", task.drop_overlap)
+        prompts = task.rules.load(task.data_path, "train")
     except UserError as error:
         logger.warning("no baselines of training replies: %s", error)
         return []
@@ -293,8 +273,8 @@ def record_settings(
         "resampled": "dialogues",
         "num_dialogues": act_judges.num_dialogues(prompts),
         "num_resamples": NUM_RESAMPLES,
-        "context_size": task.context_size,
-        "min_context_size": task.min_context_size,
+        "context_size": task.rules.context_size,
+        "min_context_size": task.rules.min_context_size,
         "sampling": sampling.settings,
         "seed": options.seed,
         "batch_size": options.batch_size,

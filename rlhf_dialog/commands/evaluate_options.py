@@ -1,6 +1,6 @@
 """The options of scripts/evaluate.py that name agents and judges, and what loads them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,11 @@ import yaml
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE
 from rlhf_dialog.commands.options import PrecisionOption, option
 from rlhf_dialog.config.registry import MetricFactory, RewardFactory
-from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import model_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward, free_name, walk
 from rlhf_dialog.rewards.composite import build_reward
+from rlhf_dialog.rewards.function_reward import FunctionReward
 from rlhf_dialog.rewards.intent import KEY as INTENT_KEY
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.reward_model import RewardModel
@@ -83,7 +83,7 @@ def set_judges(judges: "Judges", options: AgentOptions) -> None:
         judges.relevance[name] = load_relevance(path, "--relevance_model").to(options.device)
     judges.user_judges |= reward_judges(options.judge, options.device)
     for name, metric in MetricFactory.classes.items():
-        judges.user_judges[free_name(name, judges.user_judges)] = OwnMetric(name, metric)
+        judges.user_judges[free_name(name, judges.user_judges)] = FunctionReward(metric)
 
 
 def all_judges(words: Sequence[str], device: str) -> dict[str, BaseReward]:
@@ -197,21 +197,3 @@ def check_beside(options: AgentOptions) -> None:
         raise UserError(f"--beside: two of {', '.join(options.beside)} have the same name; give each its own, NAME=DIR")
     if wrong := [name for name in folders if name in OWN or not name]:
         raise UserError(f"--beside: '{wrong[0]}' is the name of another row; give another one, NAME=DIR")
-
-
-class OwnMetric(BaseReward):
-    """A registered function as something that can be asked for one number for each dialogue.
-
-    >>> @MetricFactory.register("questions")
-    ... def questions(dialogues):
-    ...     return [float("?" in dialogue.response) for dialogue in dialogues]
-    """
-
-    name = "metric"
-
-    def __init__(self, title: str, function: Callable[[list[Dialogue]], Any]):
-        self.title, self.function = title, function
-
-    def __call__(self, dialogues: list[Dialogue]) -> Any:
-        """What the function returns."""
-        return self.function(dialogues)

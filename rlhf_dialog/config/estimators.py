@@ -9,10 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Estimator:
-    """One way to turn token rewards into advantages.
-
-    >>> Estimator("rloo", needs_critic=False, needs_groups=True, paper="...")
-    """
+    """One way to turn token rewards into advantages."""
 
     name: str  # as in `advantage_estimator`
     needs_critic: bool  # values (B, T), and a value loss

@@ -28,10 +28,11 @@ def chat_settings(folder: str | Path, tokenizer: str | Path | None = None) -> di
     folder = Path(folder).expanduser()
     of_tokenizer = folder if tokenizer is None else Path(tokenizer).expanduser()
     has_template = any((of_tokenizer / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))
-    has_template = has_template or bool(_json(of_tokenizer / "tokenizer_config.json").get("chat_template"))
+    # what cannot be read is empty here: whoever loads the model says what is wrong
+    has_template = has_template or bool(json_or(of_tokenizer / "tokenizer_config.json", {}, dict).get("chat_template"))
     if stored_settings(folder) or not has_template:
         return {}
-    config, sampling = _json(folder / "config.json"), _json(folder / "generation_config.json")
+    config, sampling = (json_or(folder / name, {}, dict) for name in ("config.json", "generation_config.json"))
     positions = next((found for name in POSITIONS if isinstance(found := config.get(name), int)), 10**9)
     reply = max(1, min(MAX_NEW_TOKENS, positions // 4))
     sizes = {"max_new_tokens": reply, "max_prompt_length": max(2, min(MAX_PROMPT_LENGTH, positions - reply))}
@@ -52,9 +53,3 @@ def _recommended_sampling(sampling: dict[str, Any]) -> dict[str, Any]:
     }
     given = {name: sampling[name] for name in possible if isinstance(sampling.get(name), int | float)}
     return {name: value for name, value in given.items() if possible[name](value)}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """The object in a file; empty when it cannot be read: whoever loads the model says what is wrong."""
-    tree = json_or(path, {})
-    return tree if isinstance(tree, dict) else {}

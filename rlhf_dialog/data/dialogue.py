@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rlhf_dialog.json_files import map_leaves
+
 POLICY, USER = "policy", "user"
 CHAT_TEMPLATE = "chat_template"  # the `turn_separator` that asks for the tokenizer's template
 AUTO = "auto"  # the `turn_separator` that leaves it to the model
@@ -151,7 +153,8 @@ def remove_marks(text: str, marks: Sequence[str]) -> str:
     (`agent_template.WORDS` says the same in the language of chat templates.)
     """
     if isinstance(text, ToolText):
-        return ToolText(remove_marks(str(text), marks), [_without_marks(one, marks) for one in text.messages])
+        messages = map_leaves(text.messages, lambda one: remove_marks(one, marks) if isinstance(one, str) else one)
+        return ToolText(remove_marks(str(text), marks), messages)
     while any(mark in text for mark in marks):
         replaced = text
         for mark in marks:
@@ -161,15 +164,6 @@ def remove_marks(text: str, marks: Sequence[str]) -> str:
             break
         text = replaced
     return text
-
-
-def _without_marks(value: Any, marks: Sequence[str]) -> Any:
-    """The same in all texts of a message."""
-    if isinstance(value, dict):
-        return {key: _without_marks(one, marks) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_without_marks(one, marks) for one in value]
-    return remove_marks(value, marks) if isinstance(value, str) else value
 
 
 def cut_at_separator(text: str, separator: str) -> str:

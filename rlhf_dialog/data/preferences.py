@@ -32,15 +32,7 @@ LONG_ENOUGH = 20  # characters that two texts without a prompt share, so that th
 
 @dataclass(frozen=True)
 class PreferencePair:
-    """Two replies to one prompt.
-
-    >>> PreferencePair(
-    ...     chosen=Dialogue(["Is it far ?"], "Two streets ."),
-    ...     rejected=Dialogue(["Is it far ?"], "Yes ."),
-    ...     margin=None,
-    ...     where="pairs.jsonl, line 1",
-    ... )
-    """
+    """Two replies to one prompt, each as the response of a dialogue."""
 
     chosen: Dialogue
     rejected: Dialogue

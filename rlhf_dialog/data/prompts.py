@@ -3,7 +3,7 @@
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, Dialogue, SystemText, remove_marks
@@ -40,21 +40,12 @@ class PromptRules:
             )
 
     @classmethod
-    def from_keys(cls, keys: Any) -> "PromptRules":
-        """The rules of a configuration; defaults for the keys that it does not have."""
-        names = (
-            "context_size",
-            "min_context_size",
-            "drop_overlap",
-            "turn_separator",
-            "reply_roles",
-            "columns",
-            "split",
-        )
-        rules = {name: value for name in names if (value := getattr(keys, name, None)) is not None}
+    def from_keys(cls, keys: Any, **others: Any) -> "PromptRules":
+        """The rules of a configuration, with `others` in their place; defaults for the keys that it does not have."""
+        rules = {one.name: value for one in fields(cls) if (value := getattr(keys, one.name, None)) is not None}
         if hasattr(keys, "env"):
             rules |= {"columns": keys.env.args.columns, "split": keys.env.args.split}
-        return cls(**rules | {"reply_roles": tuple(rules.get("reply_roles", ()))})
+        return cls(**rules | {"reply_roles": tuple(rules.get("reply_roles", ()))} | others)
 
     def load(self, data_path: str, split: str) -> list[Dialogue]:
         """The prompts of one split, see `prompts_of`. A warning counts the texts that hold the separator.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.json_files import map_leaves
 
 if TYPE_CHECKING:
     from rlhf_dialog.evaluation.replies import Replies
@@ -21,9 +22,7 @@ OF_REFERENCES = ("true_replies", "random_reference")
 
 def finite(node: Any) -> Any:
     """The same node with None for every number that JSON cannot represent (NaN, inf)."""
-    if isinstance(node, dict):
-        return {key: finite(value) for key, value in node.items()}
-    return None if isinstance(node, float) and not math.isfinite(node) else node
+    return map_leaves(node, lambda leaf: None if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
 
 
 def replies_text(prompts: list[Dialogue], systems: "dict[str, Replies]") -> str:

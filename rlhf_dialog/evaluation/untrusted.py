@@ -15,6 +15,7 @@ from rlhf_dialog.data.hub import is_local
 from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files, is_below, not_trusted
+from rlhf_dialog.json_files import map_leaves
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 
@@ -67,7 +68,7 @@ class RunConfig:
         `build_reward` raises.
         """
         new_paths, name = new_paths or {}, self.config.reward_class.id
-        args = _replace_paths(self.config.reward_class.args, new_paths)
+        args = map_leaves(self.config.reward_class.args, lambda leaf: new_paths.get(str(leaf), leaf))
         why = None if self.trusted else why_refused(RewardFactory, name, args, self.path.parent, new_paths.values())
         if why:
             logger.warning("no score and no measures of the reward: %s", self._refusal(f"reward_class.{why}"))
@@ -144,12 +145,3 @@ def _values(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple):
         for i, inner in enumerate(value):
             yield from _values(inner, f"{place}[{i}]")
-
-
-def _replace_paths(args: Any, new_paths: dict[str, str]) -> Any:
-    """The arguments of a reward and its parts, with the paths that are keys of `new_paths` replaced by its values."""
-    if isinstance(args, dict):
-        return {key: _replace_paths(value, new_paths) for key, value in args.items()}
-    if isinstance(args, list):
-        return [_replace_paths(item, new_paths) for item in args]
-    return new_paths.get(str(args), args)

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -12,7 +12,7 @@ from huggingface_hub import get_token
 from rlhf_dialog.config.problems import SECRET
 from rlhf_dialog.data.hub import is_local
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import parse_json
+from rlhf_dialog.json_files import map_leaves, parse_json
 
 PLACE = re.compile(r"""(?<![\w/.~:])(?:~[\w.-]*|\.{1,2}|[A-Za-z]:)?[/\\][^\s'"`,;()\[\]{}|]*[\w.-]""")
 URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"`,;()]+", re.IGNORECASE)
@@ -41,13 +41,13 @@ def without_places(text: str) -> str:
 
 def hide_private(node: Any) -> Any:
     """Settings as they may be published: paths are their last name, URLs are left out, and so are keys that name secrets."""
-    if isinstance(node, Mapping):
-        return {key: hide_private(value) for key, value in node.items() if not SECRET.search(str(key))}
-    if isinstance(node, list | tuple):
-        return [hide_private(value) for value in node]
-    if not isinstance(node, str):
-        return node
-    return _last_name(node) if "/" in node and "://" not in node and is_local(node) else without_places(node)
+    return map_leaves(node, _hidden, lambda key, _: not SECRET.search(str(key)))
+
+
+def _hidden(leaf: Any) -> Any:
+    if not isinstance(leaf, str):
+        return leaf
+    return _last_name(leaf) if "/" in leaf and "://" not in leaf and is_local(leaf) else without_places(leaf)
 
 
 def hide_names(text: str, names: Collection[str]) -> str:
@@ -64,17 +64,13 @@ def clean_json(content: bytes) -> bytes:
 
     Raises ValueError when it is not a JSON object.
     """
-    kept = {key: _clean(value) for key, value in parse_json(content, dict).items() if key not in LOCAL_KEYS}
-    return (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode()
+    kept = {key: value for key, value in parse_json(content, dict).items() if key not in LOCAL_KEYS}
+    return (json.dumps(map_leaves(kept, _shortened), indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _clean(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {key: _clean(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_clean(value) for value in node]
-    is_place = isinstance(node, str) and len(PurePath(node).parts) > 2 and PLACE.fullmatch(node)
-    return _last_name(node) if is_place else node
+def _shortened(leaf: Any) -> Any:
+    is_place = isinstance(leaf, str) and len(PurePath(leaf).parts) > 2 and PLACE.fullmatch(leaf)
+    return _last_name(leaf) if is_place else leaf
 
 
 def _last_name(path: str) -> str:

@@ -5,11 +5,8 @@ Each case has its control: with --trust_config, or as one's own YAML, the same c
 
 import ast
 import json
-import os
 import shutil
 import sys
-from collections import Counter
-from pathlib import Path
 
 import pytest
 import yaml
@@ -19,13 +16,11 @@ from rlhf_dialog.commands.dispatcher import main
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
 from rlhf_dialog.feedback.commands.feedback import main as feedback
-from rlhf_dialog.task_oriented.commands import train_policy
 from rlhf_dialog.task_oriented.commands.evaluate_policy import main as evaluate_policy
 from tests.parts.evaluations import save_run
 from tests.parts.hub_server import hub_server  # noqa: F401  a fixture
 from tests.parts.poisoned import MARKER, with_code
-from tests.parts.policy_runs import SMALL, domain_file
-from tests.parts.processes import ROOT, run_python
+from tests.parts.processes import ROOT
 from tests.parts.servers import serving
 from tests.parts.tiny import write_data
 
@@ -335,35 +330,6 @@ def test_a_run_that_goes_on_has_the_users_own_settings(place):
 
 
 # processes that a command starts import nothing from the working directory
-
-INSTALLED = ("pip", "torch", "numpy", "transformers", "rlhf_dialog", "experiments", "benchmarks", "sitecustomize")
-
-
-@pytest.fixture
-def traps(tmp_path, monkeypatch):
-    """The file that a module of the working directory writes its name to when it is imported; there is one of each name."""
-    folder, ran = tmp_path / "here", tmp_path / "ran"
-    folder.mkdir()
-    for name in (*sys.stdlib_module_names, *INSTALLED):
-        (folder / name).mkdir()
-        (folder / name / "__init__.py").write_text(f"print({name!r}, file=open({str(ran)!r}, 'a'))")
-        (folder / name / "__main__.py").write_text("")
-    monkeypatch.chdir(folder)
-    return ran
-
-
-def test_the_traps_work(traps):
-    run_python("-m", "pip", "--version", cwd=Path.cwd(), env={**os.environ, "PYTHONPATH": ""})
-    assert traps.exists()
-
-
-@pytest.mark.slow
-def test_a_command_that_starts_processes(traps, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    settings = SMALL | {"domain": str(domain_file(tmp_path)), "run_dir": str(tmp_path / "runs"), "process_num": 1}
-    (tmp_path / "tea.yaml").write_text(yaml.safe_dump(settings | {"epoch": 1, "batchsz": 20}), encoding="utf-8")
-    assert train_policy.main(["--config", str(tmp_path / "tea.yaml")]) == 0
-    assert not traps.exists(), Counter(traps.read_text().split())
 
 
 def test_every_python_that_is_started_has_the_option():

@@ -10,13 +10,10 @@ from rlhf_dialog.commands.options import (
     YamlOptions,
     option,
     parse_options,
-    register,
     run_command,
 )
-from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.settings import Settings
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.training.supervised.settings import PreferenceConfig, SFTConfig
 
 
@@ -74,22 +71,6 @@ def test_the_help_has_every_option_with_its_meaning_and_debug_last(capsys):
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("", "required: --agent"),
-        ("--agent a --max_prompts x", "--max_prompts: invalid int value: 'x'"),
-        ("--agent a --splits other", "invalid choice: 'other'"),
-        ("--agent a --left x --right", "not allowed with argument --left"),
-    ],
-)
-def test_words_that_make_no_options_are_exit_code_2(words, said, capsys):
-    with pytest.raises(SystemExit) as end:
-        parse_options(DemoOptions, words.split())
-    assert end.value.code == 2
-    assert said in capsys.readouterr().err
-
-
 def test_keys_of_the_yaml_are_options_beside_those_of_the_command(tmp_path):
     (tmp_path / "demo.yaml").write_text("size: 4\n", encoding="utf-8")
     seen: list[DemoYamlOptions] = []
@@ -99,28 +80,6 @@ def test_keys_of_the_yaml_are_options_beside_those_of_the_command(tmp_path):
     assert run_command(DemoYamlOptions, seen.append, ["--resume"]) == 0
     assert (seen[1].settings.size, seen[1].resume) == (3, "true")
     assert run_command(DemoYamlOptions, lambda options: 9, []) == 9
-
-
-def test_the_classes_of_a_file(own_networks, tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(
-        'import sys\nfrom rlhf_dialog import ModelFactory\nModelFactory.register(f"Mine {len(sys.argv)}", dict)\n'
-        'if __name__ == "__main__":\n    raise RuntimeError\n',
-        encoding="utf-8",
-    )
-    register(str(path))
-    assert ModelFactory.classes["Mine 1"] is dict
-
-
-@pytest.mark.parametrize(
-    ("code", "message"), [("1 / 0", "ZeroDivisionError: division"), ("raise SystemExit(3)", "SystemExit")]
-)
-def test_a_file_that_fails(tmp_path, code, message):
-    (tmp_path / "mine.py").write_text(code, encoding="utf-8")
-    with pytest.raises(UserError, match=rf"--register .*mine.py: {message}"):
-        register(str(tmp_path / "mine.py"))
-    with pytest.raises(UserError, match=r"--register absent.py: is not a regular file"):
-        register("absent.py")
 
 
 def test_the_machine_decides_where_and_in_which_precision_unless_it_is_said():

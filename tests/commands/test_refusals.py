@@ -95,13 +95,15 @@ TABLE = [  # command line: words of the message
     (f"{EVALUATE} --temperature 0", "'temperature': 0"),
     (f"{EVALUATE} --top_k=-1", "'top_k': -1"),
     (f"{EVALUATE} --top_p 1.5", "'top_p': 1.5"),
-    (f"{EVALUATE} --data_path ''", "--data_path"),
+    (f"{EVALUATE} --data_path ''", "data path ''"),
     (f"{EVALUATE} --output ''", "--output"),
     (f"{EVALUATE} --report .", "--report: '.'"),
     (f"{EVALUATE} --replies e.json", "twice"),
     (f"{EVALUATE} --output pipe", "--output: 'pipe' is not a regular file"),
     (f"{EVALUATE} --replies pipe", "--replies: 'pipe' is not a regular file"),
+    (f"{EVALUATE} --max_prompts x", "--max_prompts: invalid int value: 'x'"),
     (f"{EVALUATE} --register exits.py", "--register exits.py", "SystemExit: 1 words"),
+    (f"{EVALUATE} --register broken.py", "--register broken.py: ZeroDivisionError: division"),
     (f"{EVALUATE} --relevance_model nowhere", "--relevance_model: 'nowhere'"),
     (f"{EVALUATE} --judge ./nowhere", "--judge", "./nowhere"),
     (f"{EVALUATE} --judge '{{id: Nobody}}'", "--judge", "unknown reward 'Nobody'"),
@@ -120,7 +122,7 @@ TABLE = [  # command line: words of the message
     (f"{AUDIT} --seed -1", "--seed: found -1"),
     (f"{AUDIT} --device tpu", "--device: found 'tpu'"),
     (f"{AUDIT} --output .", "--output: '.'"),
-    (f"{AUDIT} --data_path ''", "--data_path: is empty"),
+    (f"{AUDIT} --data_path ''", "data path ''"),
     (f"{AUDIT} --data_path no/such/folder", "'no/such/folder'"),
     (f"{AUDIT} --likelihood no/such/folder", "--likelihood: 'no/such/folder'"),
     (f"{AUDIT} --judge no/such/folder", "--judge", "'no/such/folder'"),
@@ -162,6 +164,8 @@ TABLE = [  # command line: words of the message
     ("report measured measured", "twice"),
     ("report measured --output .", "--output: '.'"),
     ("report torn", "metrics.jsonl: line 2"),
+    ("schema --kind x", "--kind: invalid choice: 'x'"),
+    ("push-to-hub --repo a", "required: --agent"),
     ("write-dialogues --output data", "output: 'data'", "not empty"),
     ("write-dialogues --output o --careless 0.1 --pairs 3", "--careless", "--pairs"),
 ]
@@ -200,6 +204,7 @@ def house(tmp_path_factory):
     rows(root / "measured/metrics.jsonl", {"iteration": 1})
     (root / "torn/metrics.jsonl").write_text('{"iteration": 1}\n{\n{"iteration": 3}\n')
     (root / "exits.py").write_text("import sys\nsys.exit(f'{len(sys.argv)} words')\n")
+    (root / "broken.py").write_text("1 / 0\n")
     os.mkfifo(root / "pipe")
     # pairs
     good = {"prompt": "p", "chosen": "a", "rejected": "b"}

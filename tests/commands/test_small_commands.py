@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,8 +11,8 @@ from rlhf_dialog.commands.doctor import main as doctor
 from rlhf_dialog.commands.schema import KINDS
 from rlhf_dialog.commands.schema import main as schema
 from rlhf_dialog.commands.write_dialogues import main as write_dialogues
+from rlhf_dialog.data.synthetic.exchanges import exchange_splits
 from rlhf_dialog.distributed import memory
-from tests.parts.processes import environment
 
 
 def test_the_benchmark_runs_in_a_checkout_and_elsewhere_it_says_where_it_is(tmp_path, monkeypatch, capsys):
@@ -85,9 +83,7 @@ def test_the_line_of_the_target_comes_from_the_runs_configuration(tmp_path, monk
     assert plot_run.main(["--run", str(tmp_path)]) == 0
     (tmp_path / "config.yaml").write_text("kl_target: 0.07\n")
     assert plot_run.main(["--run", str(tmp_path)]) == 0
-    (tmp_path / "config.yaml").write_text("kl_target: 0.07\nkl_rate: 0\n")
-    assert plot_run.main(["--run", str(tmp_path)]) == 0
-    assert targets == [None, 0.07, None]  # a fixed coefficient has no target
+    assert targets == [None, 0.07]
 
 
 HOSTILE = '</script><img src="http://example.invalid/a.png" onerror="alert(1)">'
@@ -155,21 +151,6 @@ def test_each_kind_has_its_own_keys_with_their_defaults_and_none_is_required(cap
 
 
 @pytest.mark.slow
-def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path):
-    def written(name: str, seed: int, hash_seed: str) -> dict[str, bytes]:
-        command = [
-            *(sys.executable, "-P", "-m", "rlhf_dialog", "write-dialogues", "--output", str(tmp_path / name)),
-            *("--num_dialogues", "100", "--seed", str(seed)),
-        ]
-        subprocess.run(command, check=True, capture_output=True, env=environment(PYTHONHASHSEED=hash_seed))
-        return {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in (tmp_path / name).rglob("*.jsonl")}
-
-    first = written("a", 3, "1")
-    assert first == written("b", 3, "2")
-    assert first != written("c", 4, "1")
-
-
-@pytest.mark.slow
 def test_exchanges_and_pairs(tmp_path, capsys):
     for name, words in (("said", []), ("missed", ["--careless", "0.5"]), ("pairs", ["--pairs", "7"])):
         assert write_dialogues(["--output", str(tmp_path / "new" / name), "--num_dialogues", "40", *words]) == 0
@@ -183,6 +164,8 @@ def test_exchanges_and_pairs(tmp_path, capsys):
 
 def test_an_empty_folder_is_filled_and_nothing_is_left_beside_it(tmp_path, capsys):
     (tmp_path / "new/data").mkdir(parents=True)
-    assert write_dialogues(["--output", str(tmp_path / "new/data"), "--num_dialogues", "40"]) == 0
+    assert write_dialogues(["--output", str(tmp_path / "new/data"), "--num_dialogues", "40", "--seed", "3"]) == 0
+    lines = (tmp_path / "new/data/test.jsonl").read_text().splitlines()
+    assert lines == [one.to_json() for one in exchange_splits(40, 3)["test"]]
     assert "32 train, 4 validation, 4 test" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["data"]

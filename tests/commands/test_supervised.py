@@ -11,7 +11,6 @@ from experiments.everyday_dialogues.dialogues import write_dialogues
 from rlhf_dialog.commands.supervised import (
     make_command,
     train_intent_classifier,
-    train_preference_model,
     train_relevance_model,
     train_sft,
 )
@@ -25,7 +24,6 @@ from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 from tests.parts import tiny
 from tests.parts.evaluations import save_plain
-from tests.parts.scalars import pairs_about_a_word, write_pairs
 
 
 class Keys(SupervisedKeys):
@@ -85,7 +83,6 @@ def test_the_folder_its_report_and_the_closing_lines(tmp_path, capsys):
 SMALL = {
     train_sft: "--n_layer 1 --n_embd 32 --n_head 2 --vocab_size 300 --evals 1",
     train_intent_classifier: "--num_layers 1 --hidden_size 32 --vocab_size 300 --max_length 48",
-    train_preference_model: "--num_samples 2 --max_new_tokens 4",
     train_relevance_model: "--hidden_size 32 --vocab_size 500",
 }
 
@@ -198,21 +195,6 @@ def test_the_next_act_is_learned_from_the_prompt_alone(data, tmp_path):
     assert encoded == Intent.encode(classifier, [Dialogue(["Hello ."], response="Thanks !")])[0]
     hits = sum(act == pair.act - 1 for act, pair in zip(classifier.predict(pairs), pairs, strict=True))
     assert read(tmp_path / "out")["validation"]["accuracy"] == pytest.approx(hits / len(pairs))
-
-
-@pytest.mark.slow
-def test_a_preference_model_and_what_is_there_already(tmp_path, capsys):
-    pairs, out = write_pairs(tmp_path / "pairs.jsonl", pairs_about_a_word(40)), tmp_path / "out"
-    words = ["--model_path", save_plain(tmp_path / "start"), "--max_steps", 1]
-    assert run(train_preference_model, pairs, out, *words) == 0
-    names = ["config.json", "model.safetensors", "report.json", "report.md", "tokenizer.json", "tokenizer_config.json"]
-    assert sorted(path.name for path in out.iterdir()) == names
-    assert (read(out)["settings"]["max_steps"], read(out)["num_pairs"]) == (1, 4)
-    assert (out / "report.md").read_text(encoding="utf-8") in capsys.readouterr().out
-    assert run(train_preference_model, pairs, out, *words) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1, "it is there already"
-    assert run(train_preference_model, pairs, out, *words, "--seed", 1) == 2
-    assert "is not empty" in capsys.readouterr().err
 
 
 @pytest.mark.slow

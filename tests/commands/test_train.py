@@ -82,7 +82,7 @@ def test_a_bug_leaves_its_traceback_in_the_run_folder(run, tmp_path, monkeypatch
 def test_a_file_that_registers_classes_is_run_first(run, tmp_path, monkeypatch, capsys):
     path = tmp_path / "mine.py"
     path.write_text(
-        "from rlhf_dialog import BaseReward, RewardFactory\n\n\n"
+        "from rlhf_dialog import BaseReward, RewardFactory\n\nassert __name__ != '__main__'\n\n"
         "class OfMine(BaseReward):\n    def __call__(self, dialogues):\n        return [0.0 for _ in dialogues]\n\n\n"
         'RewardFactory.register("OfMine", OfMine)\n',
         encoding="utf-8",

@@ -13,7 +13,6 @@ from rlhf_dialog.config.loading import (
     dump_yaml,
     find_config,
     load_config,
-    load_settings,
     override,
     override_all,
     parse_arguments,
@@ -21,7 +20,6 @@ from rlhf_dialog.config.loading import (
     shipped_folder,
 )
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.config.settings import DataKeys
 from rlhf_dialog.errors import UserError
 from tests.parts.processes import ROOT
 from tests.parts.yaml_files import SMALL, message
@@ -235,29 +233,6 @@ def test_the_dump_loads_again_and_is_the_same(write):
     again = load_config(write(dump_yaml(config), "again.yaml"))
     assert again == config
     assert set(yaml.safe_load(dump_yaml(config))) == set(Config.model_fields)
-
-
-def test_another_estimator_on_top_of_a_saved_configuration(write):
-    """The file holds a number, which may be one that somebody chose: it stays where it fits, else the message says what to do."""
-    saved = dump_yaml(load_config(write(SMALL)))
-    said = message(write(saved), {"advantage_estimator": "grpo"})
-    for words in ("1 problem", "num_responses_per_prompt: grpo", "at least 2, found 1", "to 4", "saved config.yaml"):
-        assert words in said
-    for value in (4, None):
-        both = {"advantage_estimator": "grpo", "num_responses_per_prompt": value}
-        assert load_config(write(saved), both).num_responses_per_prompt == 4
-    grouped = dump_yaml(load_config(write(SMALL), {"advantage_estimator": "rloo"}))
-    assert load_config(write(grouped), {"advantage_estimator": "gae"}).num_responses_per_prompt == 4
-    assert load_config(write(SMALL), {"advantage_estimator": "grpo"}).num_responses_per_prompt == 4
-
-
-def test_other_schemas_use_the_same_loader(write):
-    found = load_settings(DataKeys, write("context_size: 3\n"), {"max_prompt_length": 9})
-    assert (found.context_size, found.max_prompt_length, found.turn_separator) == (3, 9, "auto")
-    with pytest.raises(
-        UserError, match=r"arguments: 1 problem\n  context_sise: unknown key; did you mean 'context_size'"
-    ):
-        load_settings(DataKeys, None, {"context_sise": 3})
 
 
 @pytest.mark.parametrize(

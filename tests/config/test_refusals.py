@@ -27,6 +27,7 @@ KEYS = [  # lines of a YAML, in place of those of the same keys: words of the on
     ("reward_class: {id: LengthMatch, arg: 3}", "reward_class.arg: unknown key"),
     ("reward_class: {id: LengthMatch, args: {scale: 3}}", "reward_class", "LengthMatch", "scale"),
     ("reward_class: {id: LengthMatch, args: {kl_coef: 0.3}}", "kl_coef"),  # only NLPReward's are moved
+    ("reward_class: {id: Meteor, args: {meteor_wordnt: off}}", "did you mean 'meteor_wordnet'", "It takes Meteor("),
     ("reward_class: {id: LengthMach}", "LengthMach", "did you mean 'LengthMatch'", "NLPReward"),
     ("vec_info_class: {id: NLPInfo}", "NLPInfo", "did you mean 'NLPVecInfo'"),
     ("lr: true", "lr: found True", "a number"),

@@ -40,19 +40,8 @@ def test_what_can_only_be_a_place_on_this_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     (tmp_path / "gpt2").mkdir()
-    for path in (
-        "./x",
-        "../x",
-        "/x/y",
-        "~/x",
-        "a/b/c",
-        "x/",
-        "data.jsonl",
-        "gpt2",
-        "models",
-        "models/absent",
-        "runs/a",
-    ):
+    written = ("./x", "../x", "/x/y", "~/x", "a/b/c", "x/", "data.jsonl", "runs/a")
+    for path in (*written, "gpt2", "models", "models/absent"):
         assert hub.is_local(path), path
     with pytest.raises(UserError, match="model_path: no such folder: 'runs/a'"):
         hub.check_folder("runs/a", "model_path")

@@ -6,17 +6,8 @@ import pytest
 
 from rlhf_dialog.data.preferences import load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
-from tests.parts.data_files import csv_bytes, write_split
+from tests.parts.data_files import assistant, csv_bytes, user, write_split
 from tests.parts.scalars import write_pairs
-
-
-def user(text):
-    return {"role": "user", "content": text}
-
-
-def assistant(text):
-    return {"role": "assistant", "content": text}
-
 
 GOOD, BAD = "Two streets .", "No ."
 

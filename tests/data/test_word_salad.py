@@ -5,15 +5,9 @@ from collections import Counter
 
 import pytest
 
-from rlhf_dialog.data.word_salad import alternating, exchange_words, halves, rarest, salads, shuffle_words
+from rlhf_dialog.data.word_salad import exchange_words, rarest, salads, shuffle_words
 
 TURNS = ["d e f g", "h i j"]
-
-
-def test_mixtures_of_the_last_two_turns():
-    assert halves(["x", *TURNS]) == "h i f g"  # the first half of the last turn, the second of the one before
-    assert alternating(["x", *TURNS]) == "h d i e j f g"
-    assert halves(["o p"]) is alternating(["o p"]) is None
 
 
 def test_the_rarest_words_are_each_named_once_and_marks_are_none():

@@ -63,8 +63,6 @@ def test_notes(judges, classifier, another):
     assert "--judge" in second
     judges.judge = Intent(another)
     assert notes(PROMPTS, judges, another, [classifier])[0] == first
-    judges.judge = Intent(classifier)
-    assert f"The judge {classifier} is the same model as the reward's own" in notes(PROMPTS, judges, classifier, [])[1]
 
 
 def test_nothing_is_said_of_acts_that_nobody_judges_or_that_the_reward_does_not_know(another):

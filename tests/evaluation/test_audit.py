@@ -76,13 +76,6 @@ def test_a_planted_bonus_is_found_and_nothing_else(rule, names):
     assert holes(audited(with_bonus(rule))) == names
 
 
-def test_a_bonus_for_length_is_found_and_the_longest_comes_first():
-    found = holes(audited(with_bonus(lambda d: len(d.response.split()))))
-    assert set(found[:2]) == {"typical words, 16", "repeated word, 16"}
-    assert {"</s> appended", "[SEP] appended"} < set(found)  # one word more than the true reply
-    assert not {"empty", "typical words, 1", "random reply", "shuffled true reply"} & set(found)
-
-
 def test_a_score_that_depends_on_its_batch_or_changes_is_found():
     assert "other dialogues in the batch" in holes(audited(Leaky()))
     found = holes(audited(Moody()))

@@ -55,8 +55,10 @@ def vowels(replies):
     return [sum(letter in "aeiou" for letter in dialogue.response) for dialogue in replies.dialogues]
 
 
-def test_the_best_of_several_replies_is_chosen_among_the_agents_own(monkeypatch):
+@pytest.mark.parametrize(("needs", "chooser"), [((), ""), (("reference",), " (reads the reference)")])
+def test_the_best_of_several_replies_is_chosen_among_the_agents_own(monkeypatch, needs, chooser):
     agent, seeds = chat_agent(0, None), []
+    monkeypatch.setattr(Vowels, "needs", needs)
 
     def generate(speaker, prompts, sampling, seed, *rest):
         seeds.append(seed)
@@ -68,5 +70,10 @@ def test_the_best_of_several_replies_is_chosen_among_the_agents_own(monkeypatch)
     assert seeds == [3, 4, 5, 6]  # none is drawn twice
     counts = [vowels(generate_replies(agent, ASKED, Sampling(9), seed)) for seed in seeds]
     wanted = sum(max(column) for column in zip(*counts, strict=True)) / len(ASKED)
-    assert result["sweep"]["metrics, best of 4"]["score"]["mean"] == pytest.approx(wanted)
+    (name,) = result["sweep"]
+    assert name == f"metrics, best of 4{chooser}"
+    assert result["sweep"][name]["score"]["mean"] == pytest.approx(wanted)
+    assert result["sweep_difference"][name]["score"]["mean"] < 0  # the agent is below its best
+    assert {"metrics", "metrics, draw 2"} <= set(compared.answers)
+    assert "reference_perplexity" not in result["metrics"]  # nor are there references
     assert result["metrics"]["score"]["mean"] == pytest.approx(sum(counts[0] + counts[1]) / 8)

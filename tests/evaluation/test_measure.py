@@ -114,6 +114,7 @@ def test_every_reference_of_a_prompt_counts():
     assert best["rouge1"] == best["rougeLsum"] == 1.0
     assert best["meteor"] == pytest.approx(1 - 0.5 * (1 / 3) ** 3)
     assert first["rouge1"] == first["meteor"] == 0.0
+    assert math.isnan(best["meteor_shuffled"])  # there is no other prompt
     assert Meteor("off")([dialogue, one]) == [best["meteor"], 0.0]
 
 

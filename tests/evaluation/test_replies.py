@@ -38,6 +38,8 @@ def test_the_texts_of_the_baselines(prompts, agent):
     assert sorted(texts["random_reference"]) == sorted(references)
     assert set(texts["random_train_reply"]) == {one.reference for one in train}
     assert set(texts["nearest_train_reply"]) <= {one.reference for one in train}
+    acts = {name: replies.always_act for name, replies in found.items()}
+    assert acts == dict.fromkeys(BASELINES) | {"always_inform": 0}
     for replies in found.values():
         assert [d.reference for d in replies.dialogues] == references
         assert [d.prompt_turns for d in replies.dialogues] == [p.prompt_turns for p in prompts]
@@ -55,20 +57,9 @@ def test_no_random_reference_is_the_prompts_own_and_lengths_are_in_tokens(agent)
     assert len(drawn) > 6  # by the seed
     one = baseline_replies([Dialogue(["p"], reference="abc")], [Dialogue(["q"], reference="x")], agent)
     assert one["true_replies"].num_tokens == [5]  # in bytes: a space, 3 letters, and the separator that ends it
-
-
-@pytest.mark.slow
-def test_generated_replies_are_decided_by_the_seed(prompts, agent):
-    sampling = Sampling(max_new_tokens=7)
-
-    def texts(seed: int) -> list[str]:
-        return [d.response for d in generate_replies(agent, prompts, sampling, seed, batch_size=5).dialogues]
-
-    assert texts(0) == texts(0) != texts(1)
-    found = generate_replies(agent, prompts, sampling, 0, batch_size=5)
-    assert len(found.dialogues) == len(found.num_tokens) == len(prompts)
-    assert [d.reference for d in found.dialogues] == [p.reference for p in prompts]
-    assert all(1 <= n <= 7 for n in found.num_tokens)
+    assert set(one) == BASELINES - {"random_reference"}  # there is no other
+    without = {"random_reference", "random_train_reply", "nearest_train_reply", "true_replies"}
+    assert set(baseline_replies([Dialogue(["p"])], [], agent)) == BASELINES - without
 
 
 def test_greedy_replies_depend_on_neither_seed_nor_batches(prompts, agent):
@@ -78,13 +69,15 @@ def test_greedy_replies_depend_on_neither_seed_nor_batches(prompts, agent):
 
 
 @pytest.mark.slow
-def test_sampled_replies_depend_on_neither_batches_nor_ranks(prompts, agent):
+def test_sampled_replies_depend_on_the_seed_and_on_neither_batches_nor_ranks(prompts, agent):
     sampling = Sampling(max_new_tokens=7)
+    other = generate_replies(agent, prompts, sampling, 4, 64)
+    assert all(1 <= n <= 7 for n in other.num_tokens)
     found = [generate_replies(agent, prompts, sampling, 3, size).dialogues for size in (1, 4, 64)]
     speaker = Responder(agent.policy, agent.encoder, sampling, agent.stop)
     shares = [generate_share(speaker, prompts, part, 3, 2, "").dialogues for part in (range(3), range(3, len(prompts)))]
     texts = [[dialogue.response for dialogue in dialogues] for dialogues in (*found, shares[0] + shares[1])]
-    assert texts[0] == texts[1] == texts[2] == texts[3]
+    assert texts[0] == texts[1] == texts[2] == texts[3] != [dialogue.response for dialogue in other.dialogues]
     assert len(set(texts[0])) > 1
 
 

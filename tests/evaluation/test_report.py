@@ -17,6 +17,7 @@ def interval(mean, low=None, high=None):
 
 RESULT = {
     "metrics": {"score": interval(1.5, 1.25, 1.75), "meteor": interval(None)},
+    "sweep": {"best of 2": {"score": interval(1.75, 1.5, 2.0), "meteor": interval(None)}},
     "baselines": {"true_replies": {"score": interval(2.0, 1.0, 3.0), "meteor": interval(0.5, 0.25, 0.75)}},
     "settings": {"notes": ["What an interval leaves out.", "Who judges."]},
 }
@@ -28,8 +29,8 @@ def answers(word: str) -> Replies:
 
 
 def test_numbers_that_json_does_not_have_become_null():
-    found = finite({"a": math.nan, "b": {"c": -math.inf, "d": 0.5}, "e": "text", "f": 3})
-    assert found == {"a": None, "b": {"c": None, "d": 0.5}, "e": "text", "f": 3}
+    found = finite({"a": math.nan, "b": [{"c": -math.inf, "d": 0.5}], "e": "text", "f": 3})
+    assert found == {"a": None, "b": [{"c": None, "d": 0.5}], "e": "text", "f": 3}
 
 
 def test_the_table_of_a_document():
@@ -37,6 +38,7 @@ def test_the_table_of_a_document():
         "| system | score | meteor |",
         "|---|---|---|",
         "| metrics | 1.500 [1.250, 1.750] | - |",
+        "| best of 2 | 1.750 [1.500, 2.000] | - |",
         "| true_replies | 2.000 [1.000, 3.000] | 0.500 [0.250, 0.750] |",
         "",
         "What an interval leaves out.",

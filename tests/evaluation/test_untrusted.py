@@ -1,5 +1,5 @@
 """What a configuration that was found may have built, and what only --trust_config allows; the commands meet it in
-tests/commands/test_found_server.py and test_found_folders.py."""
+tests/commands/test_found_folders.py."""
 
 import pytest
 import yaml

@@ -167,3 +167,11 @@ def error_of(data_path, split="train"):
     with pytest.raises(UserError) as caught:
         load_records(str(data_path), split)
     return str(caught.value)
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text):
+    return {"role": "assistant", "content": text}

@@ -16,9 +16,6 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from tests.parts import agents, tiny
 from tests.parts.classifiers import save_classifier
 
-ACTS = {f"intent_accuracy{act}" for act in ("", "_inform", "_question", "_directive", "_commissive")} | {
-    "intent_macro_f1"
-}
 LENGTH = {"id": "LengthMatch", "weight": 0.5}
 
 

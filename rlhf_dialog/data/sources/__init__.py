@@ -40,10 +40,9 @@ def load_records(
     Nothing is written. Raises MissingSplit when the data has no such split, and UserError that names the file and the line
     or row that cannot be read.
     """
-    rows, where = _find_rows(data_path, split, columns, names)
-    renamed = rename_columns(rows, where, columns, quiet)
+    rows, where = _find_rows(data_path, split, columns, names, quiet)
     with naming_columns(columns):
-        return read_records(parse_lists(renamed), where, with_calls, quiet)
+        return read_records(rows, where, with_calls, quiet)
 
 
 def load_rows(
@@ -51,24 +50,28 @@ def load_rows(
 ) -> list[tuple[str, Row]]:
     """The rows of one split as they are in the data but for `columns`, each with its place. Raises as `load_records` does."""
     rows, where = _find_rows(data_path, split, columns, names)
-    renamed = rename_columns(rows, where, columns)
     with naming_columns(columns):
-        placed = list(parse_lists(renamed))
+        placed = list(rows)
     if not placed:
         raise UserError(f"{where}: there are no rows; give at least one")
     return placed
 
 
-def _find_rows(data_path: str, split: str, columns: Columns, names: SplitNames) -> tuple[Rows, str]:
+def _find_rows(
+    data_path: str, split: str, columns: Columns, names: SplitNames, quiet: bool = False
+) -> tuple[Rows, str]:
+    """The rows with the columns that `columns` names, and with lists for cells that hold one; and where they are."""
     wanted = Split.of(split, names)
     check_columns(columns)
     path = Path(os.path.expanduser(data_path))
     if os.path.exists(path):
-        return find_rows(path, wanted)
-    check_path(data_path)
-    from rlhf_dialog.data.sources.from_hub import rows_of_hub  # it loads `datasets`
+        rows, where = find_rows(path, wanted)
+    else:
+        check_path(data_path)
+        from rlhf_dialog.data.sources.from_hub import rows_of_hub  # it loads `datasets`
 
-    return rows_of_hub(data_path, wanted)
+        rows, where = rows_of_hub(data_path, wanted)
+    return parse_lists(rename_columns(rows, where, columns, quiet)), where
 
 
 def check_path(data_path: str) -> None:

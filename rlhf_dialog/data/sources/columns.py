@@ -81,13 +81,9 @@ def _has_adjacent_strings(text: str) -> bool:
 
 def check_columns(columns: Any) -> None:
     """Raises UserError for `columns` that are no names of columns by the kinds of BUILT_IN."""
-    is_mapping = isinstance(columns, Mapping)
-    wrong = (
-        [kind for kind, name in columns.items() if kind not in BUILT_IN or not isinstance(name, str)]
-        if is_mapping
-        else []
-    )
-    if wrong or not is_mapping:
+    named = columns if isinstance(columns, Mapping) else {}
+    wrong = [kind for kind, name in named.items() if kind not in BUILT_IN or not isinstance(name, str)]
+    if wrong or not isinstance(columns, Mapping):
         hint = nearest(str(wrong[0]), BUILT_IN) if wrong else ""
         raise UserError(
             f"columns: found {columns!r:.80}, wanted {{kind: column}}, of the kinds {', '.join(BUILT_IN)}; docs/DATA.md shows "

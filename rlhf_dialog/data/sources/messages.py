@@ -10,6 +10,7 @@ from typing import Any
 from rlhf_dialog.data.dialogue import ToolText
 from rlhf_dialog.data.sources.record import LeftOut, checked_text, is_empty, is_null, kind
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import map_leaves
 
 TEXT_KEYS = ("utterance", "text", "content", "value")
 ROLE_KEYS = ("role", "from", "speaker")
@@ -139,9 +140,7 @@ def _parsed(value: Any, number: int, where: str) -> list[Any]:
 
 def without_nulls(value: Any) -> Any:
     """The value without keys that are null, with which parquet files fill what other rows have."""
-    if isinstance(value, dict):
-        return {key: without_nulls(one) for key, one in value.items() if not is_null(one)}
-    return [without_nulls(one) for one in value] if isinstance(value, list) else value
+    return map_leaves(value, lambda leaf: leaf, lambda _, one: not is_null(one))
 
 
 def said_by_turns(items: list[Any], keys: Iterable[str]) -> list[Any] | None:

@@ -335,10 +335,6 @@ def _read_path(group: Group, counts: RowCounts) -> DialogueRecord:
     return record
 
 
-def _is_list_of_turns(row: Row) -> bool:
-    return isinstance(row.get(first_filled(TURN_KEYS, row) or ""), list)
-
-
 def _is_in_a_tree(row: Row) -> bool:
     return PARENT in row and bool(first_filled(TEXT_KEYS, row) and first_filled(MESSAGE_KEYS, row))
 
@@ -349,7 +345,7 @@ def _is_an_utterance(row: Row) -> bool:
 
 LAYOUTS = (  # docs/DATA.md shows them to users
     Layout(lambda row: isinstance(row.get(CAMREST), list), _read_camrest),
-    Layout(_is_list_of_turns, _read_dialogue),
+    Layout(lambda row: isinstance(row.get(first_filled(TURN_KEYS, row) or ""), list), _read_dialogue),
     Layout(lambda row: "prompt" in row, _read_prompt),
     Layout(_is_in_a_tree, _read_path, "replies", _gather_trees),
     Layout(_is_an_utterance, _read_utterances, "dialogues", _gather_utterances),

@@ -77,10 +77,7 @@ def _less(score: Any, parts: Iterable[Any]) -> float | None:
 
 @dataclass(frozen=True)
 class PageSample:
-    """The end of a dialogue, a person's reply, and the replies of systems.
-
-    >>> PageSample("Hello .", "Good morning .", {"before": "Hm .", "after": "Hello , how are you ?"})
-    """
+    """The end of a dialogue, a person's reply, and the replies of systems by their names."""
 
     prompt: str
     reference: str

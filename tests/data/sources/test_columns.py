@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_dialog.commands.evaluate import Task, read_columns
+from rlhf_dialog.commands.evaluate import read_columns
 from rlhf_dialog.config.settings import ColumnKind
 from rlhf_dialog.data.preferences import load_pairs
 from rlhf_dialog.data.prompts import PromptRules
@@ -10,7 +10,6 @@ from rlhf_dialog.data.sources import NO_COLUMNS, DialogueRecord, load_records
 from rlhf_dialog.data.sources.columns import BUILT_IN
 from rlhf_dialog.environments.corpus import CorpusUser
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.untrusted import RunConfig
 from rlhf_dialog.feedback.learning.tokenized_examples import sft_prompts
 from rlhf_dialog.rewards import NoReward
 from rlhf_dialog.runs.data_source import read_source, training_prompts
@@ -131,13 +130,14 @@ def test_every_configuration_that_names_data_has_columns(tmp_path):
     prompts, validation = read_source(run, NoReward())
     pairs = RelevanceTraining(RelevanceConfig(**data, output="x"), tmp_path, print).pairs("train")
     of_sft = sft.read_prompts(sft.SFTConfig(**data, output="x", turn_separator="<EOU>"), "train", None, print)
-    task = Task(str(tmp_path), 5, 1, "<EOU>", run=RunConfig(run, tmp_path, trusted=True))
-    read = [prompts, validation.prompts, pairs, of_sft, training_prompts(run), task.prompts("validation")]
+    of_evaluation = PromptRules.from_keys(run).load(str(tmp_path), "validation")
+    read = [prompts, validation.prompts, pairs, of_sft, training_prompts(run), of_evaluation]
     read.append(sft_prompts(str(tmp_path), "train", 5, "<EOU>", tuple(NAMED.items())))
     replies = {"Hey you", "Two streets .", "Me ."}
     assert [{dialogue.reference for dialogue in dialogues} for dialogues in read] == [replies] * 7
-    task.columns = read_columns("{prompt: gold, reference: q}")
-    assert [dialogue.reference for dialogue in task.prompts("validation")] == ["Hi there", "Is it far ?", "Who is it ?"]
+    rules = PromptRules.from_keys(run, **read_columns("{prompt: gold, reference: q}"))
+    found = [dialogue.reference for dialogue in rules.load(str(tmp_path), "validation")]
+    assert found == ["Hi there", "Is it far ?", "Who is it ?"]
 
 
 def test_the_kinds_are_those_of_the_configuration():

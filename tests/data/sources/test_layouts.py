@@ -8,17 +8,9 @@ import pytest
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources import load_records, load_rows
 from rlhf_dialog.errors import MissingSplit, UserError
-from tests.parts.data_files import csv_bytes, jsonl_bytes, parquet_bytes
+from tests.parts.data_files import assistant, csv_bytes, jsonl_bytes, parquet_bytes, user
 
 ENCODERS = {"jsonl": jsonl_bytes, "parquet": parquet_bytes, "csv": csv_bytes}
-
-
-def user(text):
-    return {"role": "user", "content": text}
-
-
-def assistant(text):
-    return {"role": "assistant", "content": text}
 
 
 def asked(folder, rows, encode="jsonl", split="train", **rules):

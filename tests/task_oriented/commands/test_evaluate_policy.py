@@ -27,6 +27,14 @@ def folder(tmp_path_factory):
     return folder
 
 
+def test_another_seed_gives_other_dialogues(folder, tmp_path):
+    words, measured = ["--agent", str(folder / "run" / "agent"), "--dialogues", "6", "--output"], []
+    for seed in ("0", "1"):
+        assert evaluate_policy.main([*words, str(tmp_path / seed), "--seed", seed]) == 0
+        measured.append(json.loads((tmp_path / seed).read_text(encoding="utf-8"))["policies"]["handcrafted"])
+    assert measured[0] != measured[1]  # of a policy that draws nothing
+
+
 def test_an_agent_is_measured_beside_both_baselines_and_keeps_its_domain(folder, tmp_path, capsys):
     """Its run's own file may be gone, or another one."""
     output = tmp_path / "found.json"
