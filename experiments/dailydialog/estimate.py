@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from experiments.dailydialog import calls, measuring, training
@@ -54,7 +55,7 @@ def estimate(scene: Scene) -> None:
     seconds |= seconds_of_draws(scene, trainings["sft"]["example"], row, slower)
     plan["minutes"] = {stage: round(number / 60, 1) for stage, number in seconds.items()}
     rounded = {name: round(speed, 1) for name, speed in speeds.items()}
-    plan |= {"processor": processor()[0], "cores": cores(), "tokens_a_second": rounded}
+    plan |= {"processor": processor(), "cores": cores(), "tokens_a_second": rounded}
     replace_json(scene.folder(ESTIMATE) / "estimate.json", plan)
 
 
@@ -71,9 +72,9 @@ def has_bfloat16(*instructions: str) -> bool:
     """Whether there is a GPU, or the processor has one of these instructions for bfloat16 products."""
     import torch
 
-    from rlhf_dialog.commands.doctor import processor
-
-    return torch.cuda.is_available() or not processor()[1].isdisjoint(instructions)
+    cpuinfo = Path("/proc/cpuinfo")
+    flags = cpuinfo.read_text(encoding="utf-8").split() if cpuinfo.is_file() else []
+    return torch.cuda.is_available() or not set(instructions).isdisjoint(flags)
 
 
 def tokens_for(size: Size, of_token: float) -> int:

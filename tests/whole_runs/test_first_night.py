@@ -55,8 +55,8 @@ def night(first, ratings, folder):
 def test_two_hundred_ratings_of_a_wish_reach_other_lines(first, wish, add, tmp_path, capsys):
     """Liked: replies with it; disliked: replies without. At temperature 0, at least five more of fifty other answers have it.
 
-    And they are whole sentences: a night that is cut off in the middle of such a change says "madam, sir, madam". The quickstart's
-    agent differs between processors; here 49 and 36 of the answers had the wish.
+    And they are whole sentences: a night that is cut off in the middle of such a change says "madam, sir, madam". The agent
+    of the quickstart differs between processors; here 49 and 36 of the answers had the wish.
     """
     prompts = load_prompts(str(RUNS / "quickstart_data"), "validation", 1)
     different = {prompt.prompt_turns[-1]: prompt for prompt in prompts}

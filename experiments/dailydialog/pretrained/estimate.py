@@ -64,7 +64,7 @@ def estimate(scene: Scene) -> None:
     minutes["test"] = test_seconds(scene, whole, drawing) / 60 / at_once
     plan["minutes"] = {stage: round(number, 1) for stage, number in minutes.items()}
     rounded = {name: round(speed, 1) for name, speed in speeds.items()}
-    plan |= {"processor": processor()[0], "cores": cores(), "tokens_a_second": rounded}
+    plan |= {"processor": processor(), "cores": cores(), "tokens_a_second": rounded}
     for name in (*some, *pretrained.WAYS):
         shutil.rmtree(scene.folder(ESTIMATE) / name, ignore_errors=True)  # gigabytes
     replace_json(scene.folder(ESTIMATE) / "estimate.json", plan)
