@@ -4,8 +4,8 @@ B responses, b rows that are still written to, P prompt tokens (padded left), T 
 S kept tokens of a filter.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
@@ -424,12 +424,9 @@ class Responder:
 
     def _generate_rows(self, prompts: TokenBatch, uniform: Tensor, start: int, size: int) -> dict[str, Any]:
         """The columns of the responses to `size` prompts from `start` on."""
-        rows, sampling, limits = slice(start, start + size), self.sampling, self.limits
-        look_every = limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
+        rows = slice(start, start + size)
         buffer = ResponseBuffer(uniform[rows].shape, prompts.pad_id, prompts.device)
-        with sampling_context(self.policy, prompts.prompt_ids):
-            decoder = new_decoder(self.policy, prompts.rows(rows), sampling.max_new_tokens, limits.prompts_at_once)
-            write_tokens(buffer, decoder, uniform[rows], sampling, self.stop, look_every)
+        write_tokens(buffer, self, prompts.rows(rows), uniform[rows])
         return buffer.columns()
 
     def read(self, responses: Responses) -> list[Reply]:
@@ -445,56 +442,51 @@ class Responder:
         return self.read(self.generate(self.encode(turns, [d.system for d in dialogues]), uniform))
 
 
-@contextmanager
-def sampling_context(policy: Policy, like: Tensor) -> Iterator[None]:
-    """The precision in which `policy` samples, on the device of `like`."""
-    with policy.autocast(like), converted_once(policy) if policy.use_amp else nullcontext():
-        yield
-
-
 def write_tokens(
     buffer: ResponseBuffer,
-    decoder: Decoder,
+    speaker: Responder,
+    prompts: TokenBatch,
     uniform: Tensor,
-    sampling: Sampling,
-    stop: StopRule,
-    look_every: int,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Write the responses of the decoder's rows; at each look ask whether it `goes_on`.
+    """Write the responses (B, T) to the prompts, as their random numbers `uniform` decide; at each look ask whether it `goes_on`.
 
     Rows that have ended are dropped when they are at least half of all.
     """
-    limit, filters, head = uniform.shape[1], sampling.filters(), decoder.policy.head()
-    for t in range(limit):
-        logits = head(decoder.features)
-        ids = buffer.ids.index_select(0, buffer.rows) if t < sampling.min_new_tokens else buffer.ids
-        scores = scores_of(logits, ids, t, sampling, stop, filters)
-        probabilities = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-        total: Tensor | float = 1.0  # what they add up to, because of rounding
-        if sampling.greedy:
-            tokens = scores.argmax(dim=-1)
-        else:
-            tokens, total = _draw(probabilities, uniform[:, t])
-        chosen = tokens.unsqueeze(1)
-        logprobs = (probabilities.gather(1, chosen).squeeze(1) / total).log().to(probabilities.dtype)
-        whole = scores.gather(1, chosen).squeeze(1) - logprobs
-        products = probabilities.mul_(scores)  # nan where the probability is 0 and the score -inf
-        entropy = whole - (products.nansum(dim=-1) / total).to(probabilities.dtype)
-        columns = {"ids": tokens, "logprobs": logprobs, "entropy": entropy}
-        columns |= {} if decoder.values is None else {"values": decoder.values}
-        buffer.put(t, columns | ({"features": decoder.features} if sampling.filtered else {}))
-        if sampling.filtered:
-            buffer.kept.append(scores.isfinite())
-        if (t + 1) % look_every == 0 or t + 1 == limit:
-            alive = buffer.look(stop.find_ends)
-            if not goes_on() or t + 1 == limit or not alive.any():
-                break
-            if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
-                decoder.keep_rows(alive)
-                kept = buffer.keep_rows(alive)
-                tokens, uniform = tokens.index_select(0, kept), uniform.index_select(0, kept)
-        decoder.step(tokens)
+    policy, sampling, stop, limits = speaker.policy, speaker.sampling, speaker.stop, speaker.limits
+    look_every = limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
+    limit, filters = uniform.shape[1], sampling.filters()
+    with policy.autocast(prompts.prompt_ids), converted_once(policy) if policy.use_amp else nullcontext():
+        decoder, head = new_decoder(policy, prompts, limit, limits.prompts_at_once), policy.head()
+        for t in range(limit):
+            logits = head(decoder.features)
+            ids = buffer.ids.index_select(0, buffer.rows) if t < sampling.min_new_tokens else buffer.ids
+            scores = scores_of(logits, ids, t, sampling, stop, filters)
+            probabilities = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+            total: Tensor | float = 1.0  # what they add up to, because of rounding
+            if sampling.greedy:
+                tokens = scores.argmax(dim=-1)
+            else:
+                tokens, total = _draw(probabilities, uniform[:, t])
+            chosen = tokens.unsqueeze(1)
+            logprobs = (probabilities.gather(1, chosen).squeeze(1) / total).log().to(probabilities.dtype)
+            whole = scores.gather(1, chosen).squeeze(1) - logprobs
+            products = probabilities.mul_(scores)  # nan where the probability is 0 and the score -inf
+            entropy = whole - (products.nansum(dim=-1) / total).to(probabilities.dtype)
+            columns = {"ids": tokens, "logprobs": logprobs, "entropy": entropy}
+            columns |= {} if decoder.values is None else {"values": decoder.values}
+            buffer.put(t, columns | ({"features": decoder.features} if sampling.filtered else {}))
+            if sampling.filtered:
+                buffer.kept.append(scores.isfinite())
+            if (t + 1) % look_every == 0 or t + 1 == limit:
+                alive = buffer.look(stop.find_ends)
+                if not goes_on() or t + 1 == limit or not alive.any():
+                    break
+                if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
+                    decoder.keep_rows(alive)
+                    kept = buffer.keep_rows(alive)
+                    tokens, uniform = tokens.index_select(0, kept), uniform.index_select(0, kept)
+            decoder.step(tokens)
 
 
 def scores_of(
