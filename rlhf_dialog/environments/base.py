@@ -152,7 +152,8 @@ def build_environment(name: str, args: dict[str, Any]) -> Environment:
     with as_user_error(f"environment {name}: its constructor"):
         built: Environment = EnvironmentFactory.classes[name](**args)
     for method in ("reset", "step"):
-        _check_method(built, method)
+        if not callable(getattr(built, method, None)):
+            raise _wrong(built, f"it has no method {method}; define reset(seed) and step(reply)")
     return built
 
 
@@ -202,7 +203,6 @@ def check_turns(environment: Environment, number: int, limits: EpisodeLimits) ->
 
 def _call(environment: Environment, method: str, limits: EpisodeLimits, work: Callable[[], Any]) -> Any:
     """What the method returns; its exceptions name class, method and line."""
-    _check_method(environment, method)
     seconds = limits.step_timeout_s
     with as_user_error(f"environment {type(environment).__name__}: {method}", type(environment)):
         if seconds is None:
@@ -216,11 +216,6 @@ def _call(environment: Environment, method: str, limits: EpisodeLimits, work: Ca
                     environment,
                     f"{method} did not return within {seconds:g} seconds (step_timeout_s); it was{place or ' running'}",
                 ) from late
-
-
-def _check_method(environment: Environment, method: str) -> None:
-    if not callable(getattr(environment, method, None)):
-        raise _wrong(environment, f"it has no method {method}; define reset(seed) and step(reply)")
 
 
 def _wrong(environment: Environment, what: str) -> UserError:

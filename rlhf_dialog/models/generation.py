@@ -22,7 +22,7 @@ from rlhf_dialog.data.dialogue import Dialogue, render_reply, render_target
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.masks import position_ids_of
-from rlhf_dialog.models.packing import KeyValues
+from rlhf_dialog.models.packing import Decoding, KeyValues, run_packed
 from rlhf_dialog.models.part_sizes import GENERATION, PartSizes
 from rlhf_dialog.models.policy import Policy, packs, supported_options
 from rlhf_dialog.models.precision import converted_once
@@ -130,7 +130,6 @@ class StopRule:
             )
         self.end_ids = sorted({i for i in ends | closing if i is not None} | set(also))
         self.is_text = not closing
-        self._ends: dict[torch.device, Tensor] = {}  # the ids, on each device that asked
         self.tail = len(self.separator.encode()) + 4  # each token that is not special is at least one byte
         if self.is_text:
             self._check()
@@ -144,10 +143,8 @@ class StopRule:
 
     def without_ends(self, logits: Tensor, ids: Tensor) -> Tensor:
         """`logits` (B, V), -inf for the tokens that would end responses which began with `ids` (B, t)."""
-        if logits.device not in self._ends:
-            possible = [i for i in self.end_ids if i < logits.shape[1]]
-            self._ends[logits.device] = send(torch.tensor(possible, dtype=torch.long), logits.device)
-        logits = logits.index_fill(1, self._ends[logits.device], -torch.inf)
+        possible = [i for i in self.end_ids if i < logits.shape[1]]
+        logits = logits.index_fill(1, send(torch.tensor(possible, dtype=torch.long), logits.device), -torch.inf)
         if self.is_text:
             (tails,) = fetch(ids[:, -self.tail :])
             for row, tail in enumerate(tails.tolist()):
@@ -315,7 +312,11 @@ class PackedDecoder:
 
     def step(self, tokens: Tensor) -> None:
         """Append one token (b,) to each row."""
-        self.features, self.values = self.policy.next_features(tokens, self.cache)
+        policy, cache = self.policy, self.cache
+        with policy.autocast(tokens):
+            features, hidden = policy.run(lambda module: run_packed(module, tokens, cache.lengths, Decoding(cache))[0])
+        cache.grow()
+        self.features, self.values = features[0], None if hidden is None else policy.values(hidden[0])
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drop the rows where `rows` (b,), on the host, is False."""

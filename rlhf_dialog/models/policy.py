@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from rlhf_dialog.models.logprobs import at_least_float32, kl_divergence, on_support, predict
 from rlhf_dialog.models.lora import select_adapter
-from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Prompting, run_packed
+from rlhf_dialog.models.packing import ATTENTION, KeyValues, Prompting, run_packed
 from rlhf_dialog.models.precision import get_copy, multiply
 from rlhf_dialog.models.token_batch import Packed, TokenBatch
 
@@ -148,13 +148,6 @@ class Policy(nn.Module):
         hidden = features if hidden is None else hidden
         features, hidden = (x.flatten(0, 1).index_select(0, index) for x in (features, hidden))
         return features, self.values(hidden)
-
-    def next_features(self, tokens: Tensor, cache: KeyValues) -> tuple[Tensor, Tensor | None]:
-        """As `features`, after one more token (b,) for each row of the cache, which stores it."""
-        with self.autocast(tokens):
-            features, hidden = self.run(lambda module: run_packed(module, tokens, cache.lengths, Decoding(cache))[0])
-        cache.grow()
-        return features[0], None if hidden is None else self.values(hidden[0])
 
     def run(self, compute: Callable[[nn.Module], T]) -> tuple[T, Any]:
         """What `compute` makes of the trunk, where the head is plain, else of the model; and the input of the output embedding.
