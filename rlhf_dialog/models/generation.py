@@ -350,16 +350,6 @@ class PaddedDecoder:
         self.values = None if hidden is None else self.policy.values(hidden[:, -1])
 
 
-Decoder = PackedDecoder | PaddedDecoder
-
-
-def new_decoder(policy: Policy, prompts: TokenBatch, num_new: int, prompts_at_once: int) -> Decoder:
-    """The decoder that fits the policy's model, started from the prompts."""
-    if packs(policy.lm):
-        return PackedDecoder(policy, prompts, num_new, prompts_at_once)
-    return PaddedDecoder(policy, prompts)
-
-
 def random_numbers(
     rows: int, sampling: Sampling, device: torch.device, generator: torch.Generator | None = None
 ) -> Tensor:
@@ -458,7 +448,11 @@ def write_tokens(
     look_every = limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
     limit, filters = uniform.shape[1], sampling.filters()
     with policy.autocast(prompts.prompt_ids), converted_once(policy) if policy.use_amp else nullcontext():
-        decoder, head = new_decoder(policy, prompts, limit, limits.prompts_at_once), policy.head()
+        if packs(policy.lm):
+            decoder: PackedDecoder | PaddedDecoder = PackedDecoder(policy, prompts, limit, limits.prompts_at_once)
+        else:
+            decoder = PaddedDecoder(policy, prompts)
+        head = policy.head()
         for t in range(limit):
             logits = head(decoder.features)
             ids = buffer.ids.index_select(0, buffer.rows) if t < sampling.min_new_tokens else buffer.ids
