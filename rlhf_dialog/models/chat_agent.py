@@ -248,7 +248,6 @@ def stream(
             replies[row] = GrowingReply(text, all_ids, (*reply.logprobs, *new_logprobs), ended, ended and goes_on)
         return show(list(replies))
 
-    speaker = replace(speaker, limits=replace(speaker.limits, look_every=1))
     write_tokens(buffer, speaker, prompts, uniform.to(prompts.device), show_new)
 
 

@@ -438,14 +438,15 @@ def write_tokens(
     speaker: Responder,
     prompts: TokenBatch,
     uniform: Tensor,
-    goes_on: Callable[[], bool] = lambda: True,
+    goes_on: Callable[[], bool] | None = None,
 ) -> None:
-    """Write the responses (B, T) to the prompts, as their random numbers `uniform` decide; at each look ask whether it `goes_on`.
+    """Write the responses (B, T) to the prompts, as their random numbers `uniform` decide.
 
-    Rows that have ended are dropped when they are at least half of all.
+    Rows that have ended are dropped when they are at least half of all. With `goes_on` the host looks after each token, and asks
+    whether there is to be another one.
     """
     policy, sampling, stop, limits = speaker.policy, speaker.sampling, speaker.stop, speaker.limits
-    look_every = limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
+    look_every = 1 if goes_on else limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
     limit, filters = uniform.shape[1], sampling.filters()
     with policy.autocast(prompts.prompt_ids), converted_once(policy) if policy.use_amp else nullcontext():
         if packs(policy.lm):
@@ -475,7 +476,7 @@ def write_tokens(
                 buffer.kept.append(scores.isfinite())
             if (t + 1) % look_every == 0 or t + 1 == limit:
                 alive = buffer.look(stop.find_ends)
-                if not goes_on() or t + 1 == limit or not alive.any():
+                if (goes_on and not goes_on()) or t + 1 == limit or not alive.any():
                     break
                 if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
                     decoder.keep_rows(alive)
