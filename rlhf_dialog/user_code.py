@@ -88,8 +88,11 @@ def all_stacks() -> str:
 
 
 @contextlib.contextmanager
-def as_user_error(who: str, cls: type = object) -> Iterator[None]:
-    """Turn exceptions of the block into a UserError: who raised, what, which line (`find_user_line`); RunStopped passes."""
+def as_user_error(who: str, cls: type = object, kind: type[UserError] = UserError) -> Iterator[None]:
+    """Turn exceptions of the block into `kind`: who raised, what, which line (`find_user_line`).
+
+    UserError, RunStopped and the end that Ctrl-C or a signal asks for pass; a SystemExit of the user's own does not.
+    """
     try:
         yield
     except (UserError, RunStopped, SignalExit):
@@ -97,7 +100,7 @@ def as_user_error(who: str, cls: type = object) -> Iterator[None]:
     except USER_CODE_RAISES as error:
         place = find_user_line(cls, traceback.extract_tb(error.__traceback__))
         what = shorten(str(error), 200, placeholder=" ...")  # on one line
-        raise UserError(f"{who} raised {type(error).__name__}: {what}{place}") from error
+        raise kind(f"{who} raised {type(error).__name__}: {what}{place}") from error
 
 
 def find_user_line(cls: type, frames: list[traceback.FrameSummary]) -> str:

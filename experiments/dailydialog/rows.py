@@ -283,14 +283,14 @@ class Table:
         scorer = self.judges.scorer
         assert scorer is not None
         without = WithoutNeeds(scorer.reward)
-        return replace(scorer, reward=without) if without.parts else scorer
+        return replace(scorer, reward=without) if without.weighted_parts else scorer
 
 
 class WithoutNeeds(CompositeReward):
     """The parts of a reward that read neither the reference nor its act, with their weights."""
 
     def __init__(self, reward: BaseReward):
-        parts = reward.weighted_parts() if isinstance(reward, CompositeReward) else {reward.name: Part(1.0, reward)}
+        parts = reward.weighted_parts if isinstance(reward, CompositeReward) else {reward.name: Part(1.0, reward)}
         self._set_parts([part for part in parts.values() if not reads_reference(part.reward)])
         self.left_out = [name for name, part in parts.items() if reads_reference(part.reward)]
 

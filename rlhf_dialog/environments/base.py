@@ -222,8 +222,7 @@ def call_limited(who: str, cls: Any, seconds: float | None, work: Callable[[], T
 
 
 def call(environment: Any, method: str, limits: EpisodeLimits, work: Callable[[], T]) -> T:
-    """What `work`, a call of the method, returns. Raises UserError as `call_limited`, and where there is no such method."""
-    check_method(environment, method)
+    """What `work`, a call of the method, returns. Raises UserError as `call_limited`."""
     cls = type(environment)
     return call_limited(f"environment {cls.__name__}: {method}", cls, limits.step_timeout_s, work)
 

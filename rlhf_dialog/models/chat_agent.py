@@ -27,8 +27,6 @@ from rlhf_dialog.models.generation import (
     Sampling,
     StopRule,
     at_temperature,
-    new_decoder,
-    sampling_context,
     write_tokens,
 )
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
@@ -220,7 +218,7 @@ def stream(
     The rows share one generation, and the replies are those that `Responder.reply` would give. `uniform` (B, T) are their
     `random_numbers`. Raises RunStopped when the policy's predictions are not finite.
     """
-    policy, sampling, encoder, prompts = speaker.policy, speaker.sampling, speaker.encoder, speaker.encode(turns)
+    encoder, prompts = speaker.encoder, speaker.encode(turns)
     buffer = ResponseBuffer(uniform.shape, prompts.pad_id, prompts.device)
     replies = [GrowingReply() for _ in turns]
 
@@ -241,10 +239,7 @@ def stream(
             replies[row] = GrowingReply(text, all_ids, (*reply.logprobs, *new_logprobs), ended, ended and goes_on)
         return show(list(replies))
 
-    with sampling_context(policy, prompts.prompt_ids):
-        decoder = new_decoder(policy, prompts, sampling.max_new_tokens, speaker.limits.prompts_at_once)
-        numbers = uniform.to(prompts.device)
-        write_tokens(buffer, decoder, numbers, sampling, speaker.stop, look_every=1, goes_on=show_new)
+    write_tokens(buffer, speaker, prompts, uniform.to(prompts.device), show_new)
 
 
 def certain(text: str, encoder: TurnEncoder) -> str:

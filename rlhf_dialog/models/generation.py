@@ -4,8 +4,8 @@ B responses, b rows that are still written to, P prompt tokens (padded left), T 
 S kept tokens of a filter.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
@@ -22,7 +22,7 @@ from rlhf_dialog.data.dialogue import Dialogue, render_reply, render_target
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.masks import position_ids_of
-from rlhf_dialog.models.packing import KeyValues
+from rlhf_dialog.models.packing import Decoding, KeyValues, run_packed
 from rlhf_dialog.models.part_sizes import GENERATION, PartSizes
 from rlhf_dialog.models.policy import Policy, packs, supported_options
 from rlhf_dialog.models.precision import converted_once
@@ -130,7 +130,6 @@ class StopRule:
             )
         self.end_ids = sorted({i for i in ends | closing if i is not None} | set(also))
         self.is_text = not closing
-        self._ends: dict[torch.device, Tensor] = {}  # the ids, on each device that asked
         self.tail = len(self.separator.encode()) + 4  # each token that is not special is at least one byte
         if self.is_text:
             self._check()
@@ -144,10 +143,8 @@ class StopRule:
 
     def without_ends(self, logits: Tensor, ids: Tensor) -> Tensor:
         """`logits` (B, V), -inf for the tokens that would end responses which began with `ids` (B, t)."""
-        if logits.device not in self._ends:
-            possible = [i for i in self.end_ids if i < logits.shape[1]]
-            self._ends[logits.device] = send(torch.tensor(possible, dtype=torch.long), logits.device)
-        logits = logits.index_fill(1, self._ends[logits.device], -torch.inf)
+        possible = [i for i in self.end_ids if i < logits.shape[1]]
+        logits = logits.index_fill(1, send(torch.tensor(possible, dtype=torch.long), logits.device), -torch.inf)
         if self.is_text:
             (tails,) = fetch(ids[:, -self.tail :])
             for row, tail in enumerate(tails.tolist()):
@@ -315,7 +312,11 @@ class PackedDecoder:
 
     def step(self, tokens: Tensor) -> None:
         """Append one token (b,) to each row."""
-        self.features, self.values = self.policy.next_features(tokens, self.cache)
+        policy, cache = self.policy, self.cache
+        with policy.autocast(tokens):
+            features, hidden = policy.run(lambda module: run_packed(module, tokens, cache.lengths, Decoding(cache))[0])
+        cache.grow()
+        self.features, self.values = features[0], None if hidden is None else policy.values(hidden[0])
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drop the rows where `rows` (b,), on the host, is False."""
@@ -347,16 +348,6 @@ class PaddedDecoder:
         output, hidden = self.policy.run(lambda lm: lm(input_ids=tokens, **options))
         self.features, self.cache = output.logits[:, -1], output.past_key_values
         self.values = None if hidden is None else self.policy.values(hidden[:, -1])
-
-
-Decoder = PackedDecoder | PaddedDecoder
-
-
-def new_decoder(policy: Policy, prompts: TokenBatch, num_new: int, prompts_at_once: int) -> Decoder:
-    """The decoder that fits the policy's model, started from the prompts."""
-    if packs(policy.lm):
-        return PackedDecoder(policy, prompts, num_new, prompts_at_once)
-    return PaddedDecoder(policy, prompts)
 
 
 def random_numbers(
@@ -424,12 +415,9 @@ class Responder:
 
     def _generate_rows(self, prompts: TokenBatch, uniform: Tensor, start: int, size: int) -> dict[str, Any]:
         """The columns of the responses to `size` prompts from `start` on."""
-        rows, sampling, limits = slice(start, start + size), self.sampling, self.limits
-        look_every = limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
+        rows = slice(start, start + size)
         buffer = ResponseBuffer(uniform[rows].shape, prompts.pad_id, prompts.device)
-        with sampling_context(self.policy, prompts.prompt_ids):
-            decoder = new_decoder(self.policy, prompts.rows(rows), sampling.max_new_tokens, limits.prompts_at_once)
-            write_tokens(buffer, decoder, uniform[rows], sampling, self.stop, look_every)
+        write_tokens(buffer, self, prompts.rows(rows), uniform[rows])
         return buffer.columns()
 
     def read(self, responses: Responses) -> list[Reply]:
@@ -445,56 +433,56 @@ class Responder:
         return self.read(self.generate(self.encode(turns, [d.system for d in dialogues]), uniform))
 
 
-@contextmanager
-def sampling_context(policy: Policy, like: Tensor) -> Iterator[None]:
-    """The precision in which `policy` samples, on the device of `like`."""
-    with policy.autocast(like), converted_once(policy) if policy.use_amp else nullcontext():
-        yield
-
-
 def write_tokens(
     buffer: ResponseBuffer,
-    decoder: Decoder,
+    speaker: Responder,
+    prompts: TokenBatch,
     uniform: Tensor,
-    sampling: Sampling,
-    stop: StopRule,
-    look_every: int,
-    goes_on: Callable[[], bool] = lambda: True,
+    goes_on: Callable[[], bool] | None = None,
 ) -> None:
-    """Write the responses of the decoder's rows; at each look ask whether it `goes_on`.
+    """Write the responses (B, T) to the prompts, as their random numbers `uniform` decide.
 
-    Rows that have ended are dropped when they are at least half of all.
+    Rows that have ended are dropped when they are at least half of all. With `goes_on` the host looks after each token, and asks
+    whether there is to be another one.
     """
-    limit, filters, head = uniform.shape[1], sampling.filters(), decoder.policy.head()
-    for t in range(limit):
-        logits = head(decoder.features)
-        ids = buffer.ids.index_select(0, buffer.rows) if t < sampling.min_new_tokens else buffer.ids
-        scores = scores_of(logits, ids, t, sampling, stop, filters)
-        probabilities = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-        total: Tensor | float = 1.0  # what they add up to, because of rounding
-        if sampling.greedy:
-            tokens = scores.argmax(dim=-1)
+    policy, sampling, stop, limits = speaker.policy, speaker.sampling, speaker.stop, speaker.limits
+    look_every = 1 if goes_on else limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
+    limit, filters = uniform.shape[1], sampling.filters()
+    with policy.autocast(prompts.prompt_ids), converted_once(policy) if policy.use_amp else nullcontext():
+        if packs(policy.lm):
+            decoder: PackedDecoder | PaddedDecoder = PackedDecoder(policy, prompts, limit, limits.prompts_at_once)
         else:
-            tokens, total = _draw(probabilities, uniform[:, t])
-        chosen = tokens.unsqueeze(1)
-        logprobs = (probabilities.gather(1, chosen).squeeze(1) / total).log().to(probabilities.dtype)
-        whole = scores.gather(1, chosen).squeeze(1) - logprobs
-        products = probabilities.mul_(scores)  # nan where the probability is 0 and the score -inf
-        entropy = whole - (products.nansum(dim=-1) / total).to(probabilities.dtype)
-        columns = {"ids": tokens, "logprobs": logprobs, "entropy": entropy}
-        columns |= {} if decoder.values is None else {"values": decoder.values}
-        buffer.put(t, columns | ({"features": decoder.features} if sampling.filtered else {}))
-        if sampling.filtered:
-            buffer.kept.append(scores.isfinite())
-        if (t + 1) % look_every == 0 or t + 1 == limit:
-            alive = buffer.look(stop.find_ends)
-            if not goes_on() or t + 1 == limit or not alive.any():
-                break
-            if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
-                decoder.keep_rows(alive)
-                kept = buffer.keep_rows(alive)
-                tokens, uniform = tokens.index_select(0, kept), uniform.index_select(0, kept)
-        decoder.step(tokens)
+            decoder = PaddedDecoder(policy, prompts)
+        head = policy.head()
+        for t in range(limit):
+            logits = head(decoder.features)
+            ids = buffer.ids.index_select(0, buffer.rows) if t < sampling.min_new_tokens else buffer.ids
+            scores = scores_of(logits, ids, t, sampling, stop, filters)
+            probabilities = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+            total: Tensor | float = 1.0  # what they add up to, because of rounding
+            if sampling.greedy:
+                tokens = scores.argmax(dim=-1)
+            else:
+                tokens, total = _draw(probabilities, uniform[:, t])
+            chosen = tokens.unsqueeze(1)
+            logprobs = (probabilities.gather(1, chosen).squeeze(1) / total).log().to(probabilities.dtype)
+            whole = scores.gather(1, chosen).squeeze(1) - logprobs
+            products = probabilities.mul_(scores)  # nan where the probability is 0 and the score -inf
+            entropy = whole - (products.nansum(dim=-1) / total).to(probabilities.dtype)
+            columns = {"ids": tokens, "logprobs": logprobs, "entropy": entropy}
+            columns |= {} if decoder.values is None else {"values": decoder.values}
+            buffer.put(t, columns | ({"features": decoder.features} if sampling.filtered else {}))
+            if sampling.filtered:
+                buffer.kept.append(scores.isfinite())
+            if (t + 1) % look_every == 0 or t + 1 == limit:
+                alive = buffer.look(stop.find_ends)
+                if (goes_on and not goes_on()) or t + 1 == limit or not alive.any():
+                    break
+                if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
+                    decoder.keep_rows(alive)
+                    kept = buffer.keep_rows(alive)
+                    tokens, uniform = tokens.index_select(0, kept), uniform.index_select(0, kept)
+            decoder.step(tokens)
 
 
 def scores_of(

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from rlhf_dialog.models.logprobs import at_least_float32, kl_divergence, on_support, predict
 from rlhf_dialog.models.lora import select_adapter
-from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Prompting, run_packed
+from rlhf_dialog.models.packing import ATTENTION, KeyValues, Prompting, run_packed
 from rlhf_dialog.models.precision import get_copy, multiply
 from rlhf_dialog.models.token_batch import Packed, TokenBatch
 
@@ -149,13 +149,6 @@ class Policy(nn.Module):
         features, hidden = (x.flatten(0, 1).index_select(0, index) for x in (features, hidden))
         return features, self.values(hidden)
 
-    def next_features(self, tokens: Tensor, cache: KeyValues) -> tuple[Tensor, Tensor | None]:
-        """As `features`, after one more token (b,) for each row of the cache, which stores it."""
-        with self.autocast(tokens):
-            features, hidden = self.run(lambda module: run_packed(module, tokens, cache.lengths, Decoding(cache))[0])
-        cache.grow()
-        return features[0], None if hidden is None else self.values(hidden[0])
-
     def run(self, compute: Callable[[nn.Module], T]) -> tuple[T, Any]:
         """What `compute` makes of the trunk, where the head is plain, else of the model; and the input of the output embedding.
 
@@ -216,7 +209,8 @@ class Policy(nn.Module):
         return in_one_call
 
     def values(self, hidden: Tensor) -> Tensor | None:
-        return None if self.value_head is None else apply_value_head(self.value_head, hidden)
+        """The values (K,) of hidden states (K, H); None without a value head."""
+        return None if self.value_head is None else self.value_head(hidden)
 
     @functools.cached_property
     def has_plain_head(self) -> bool:
@@ -274,7 +268,7 @@ class Critic(nn.Module):
         index = packed.keep if packs(self.trunk) else packed.kept_place
         with torch.autocast(packed.ids.device.type, self.amp_dtype, enabled=self.use_amp), self.use_adapter():
             hidden = run_rows(self.trunk, packed, packs(self.trunk))
-        return apply_value_head(self.value_head, hidden.flatten(0, 1).index_select(0, index))
+        return self.value_head(hidden.flatten(0, 1).index_select(0, index))  # type: ignore[no-any-return]
 
 
 def teacher_forced(
@@ -344,10 +338,15 @@ def is_part(module: nn.Module) -> bool:
 
 
 class ValueHead(nn.Linear):
-    """Computes in the precision of its input, not of its weights; they are read only here, where ZeRO has gathered them."""
+    """Values (...,) of hidden states (..., H), never in a lower precision than float32, whatever that of its weights.
+
+    The weights are read only here, where ZeRO has gathered them.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
-        return nn.functional.linear(input, self.weight.to(input.dtype), self.bias.to(input.dtype))
+        with torch.autocast(input.device.type, enabled=False):
+            input = at_least_float32(input)
+            return nn.functional.linear(input, self.weight.to(input.dtype), self.bias.to(input.dtype)).squeeze(-1)
 
 
 def new_value_head(lm: PreTrainedModel) -> nn.Linear:
@@ -356,9 +355,3 @@ def new_value_head(lm: PreTrainedModel) -> nn.Linear:
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return head
-
-
-def apply_value_head(head: nn.Linear, hidden: Tensor) -> Tensor:
-    """Values (K,) of hidden states (K, H), never in a lower precision than float32."""
-    with torch.autocast(hidden.device.type, enabled=False):
-        return head(at_least_float32(hidden)).squeeze(-1)

@@ -1,16 +1,16 @@
 """The base class of rewards, which read finished dialogues and return one number for each, their errors and arguments."""
 
 import math
-import traceback
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Real
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from rlhf_dialog import user_code
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
+from rlhf_dialog.errors import UserError
 
 Purpose = Literal["rollout", "validation", "evaluation"]
 ARGS = "reward_class.args"
@@ -21,19 +21,9 @@ class RewardError(UserError):
     """A reward raised or returned something unusable; `__cause__` is the reward's own exception, if it raised."""
 
 
-@contextmanager
-def as_reward_error(name: str, cls: type) -> Iterator[None]:
-    """Turn exceptions of the reward `name` (class `cls`) in the block into a RewardError that names reward and line.
-
-    Ctrl-C and the end that a signal asks for pass; a SystemExit of the reward's own does not.
-    """
-    try:
-        yield
-    except (UserError, RunStopped, SignalExit):
-        raise
-    except USER_CODE_RAISES as error:
-        place = user_code.find_user_line(cls, traceback.extract_tb(error.__traceback__))
-        raise RewardError(f"reward '{name}' raised {type(error).__name__}: {error}{place}") from error
+def as_reward_error(name: str, cls: type) -> AbstractContextManager[None]:
+    """`as_user_error` for the reward `name` (class `cls`), with a RewardError."""
+    return user_code.as_user_error(f"reward '{name}'", cls, RewardError)
 
 
 class NoScore(float):
@@ -74,6 +64,8 @@ class BaseReward:
     lifts_kl: bool = False
     # around each call: brings its models to the device
     at_work: Callable[[], AbstractContextManager[Any]] = nullcontext
+    # of a weighted sum of rewards, its parts by their names in logs and tables
+    weighted_parts: "Mapping[str, Part]" = MappingProxyType({})
 
     @property
     def name(self) -> str:
@@ -110,13 +102,9 @@ class BaseReward:
 
     # -- its parts
 
-    def weighted_parts(self) -> "dict[str, Part]":
-        """For a weighted sum of rewards, its parts by their names in logs and tables; empty for any other reward."""
-        return {}
-
     def children(self) -> "list[BaseReward]":
         """The rewards that this one calls for scores: by default the parts of a weighted sum, else none."""
-        return [part.reward for part in self.weighted_parts().values()]
+        return [part.reward for part in self.weighted_parts.values()]
 
     def frozen_models(self) -> dict[str, Any]:
         """The models (`torch.nn.Module`) that this reward holds and does not train, by name, without its children's.
@@ -178,7 +166,7 @@ class BaseReward:
 
     def _inside(self) -> "dict[str, BaseReward]":
         """The children by unique names."""
-        rewards = {name: part.reward for name, part in self.weighted_parts().items()}
+        rewards = {name: part.reward for name, part in self.weighted_parts.items()}
         for child in self.children():
             if all(child is not other for other in rewards.values()):
                 rewards[free_name(child.name, rewards)] = child

@@ -43,14 +43,12 @@ class CompositeReward(BaseReward):
 
     def _set_parts(self, parts: list[Part]) -> None:
         """Set rewards that are already built; a subclass calls this in place of `super().__init__`."""
-        self.parts: dict[str, Part] = {}
+        named: dict[str, Part] = {}
         for part in parts:
-            self.parts[free_name(part.reward.name, self.parts)] = part
+            named[free_name(part.reward.name, named)] = part
+        self.weighted_parts = named
         self.needs = tuple(dict.fromkeys(need for part in parts for need in part.reward.needs))
         self.uses_device = any(needs_device(part.reward) for part in parts)
-
-    def weighted_parts(self) -> dict[str, Part]:
-        return self.parts
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """The weighted sum for each dialogue. Raises RewardError when a part raises or returns no usable numbers."""

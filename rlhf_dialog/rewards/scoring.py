@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -83,7 +84,7 @@ class Scorer:
         Raises RewardError when the reward raises, or returns anything but one finite number for each dialogue (under
         `skip_unscored`: one number or None), and RewardTimeout after `timeout_s`.
         """
-        return _total(self._part_scores(self._parts(), dialogues), len(dialogues))
+        return _add_up(self._score_parts(self._parts(), dialogues), len(dialogues))
 
     def begin(self, dialogues: list[Dialogue]) -> Callable[[], Scores]:
         """Start `score` while the caller computes something else; call the result to get the scores.
@@ -95,12 +96,12 @@ class Scorer:
         aside = {name: part for name, part in parts.items() if not needs_device(part.reward)}
         if self.timeout_s is not None or not aside:
             return lambda: self.score(dialogues)
-        work = user_code.BackgroundCall(lambda: self._part_scores(aside, dialogues))
+        work = user_code.BackgroundCall(lambda: self._score_parts(aside, dialogues))
 
         def scores() -> Scores:
             rest = {name: part for name, part in parts.items() if name not in aside}
-            found = self._part_scores(rest, dialogues) | work.result()
-            return _total({name: found[name] for name in parts}, len(dialogues))
+            found = self._score_parts(rest, dialogues) | work.result()
+            return _add_up({name: found[name] for name in parts}, len(dialogues))
 
         return scores
 
@@ -109,35 +110,33 @@ class Scorer:
         return totals - self.truncation_penalty * truncated
 
     def _parts(self) -> dict[str, Part]:
-        return self.reward.weighted_parts() or {self.reward.name: Part(1.0, self.reward)}
+        return dict(self.reward.weighted_parts) or {self.reward.name: Part(1.0, self.reward)}
 
-    def _part_scores(self, parts: dict[str, Part], dialogues: list[Dialogue]) -> dict[str, PartScore]:
+    def _score_parts(self, parts: dict[str, Part], dialogues: list[Dialogue]) -> dict[str, PartScore]:
         scores, begin = {}, time.perf_counter()
         for name, part in parts.items():
             start = time.perf_counter()
             left = None if self.timeout_s is None else self.timeout_s - (start - begin)
-            raw = replace(self, reward=part.reward, timeout_s=left)._values(name, dialogues)
+            raw = self._ask(name, part.reward, dialogues, left)
             seconds = time.perf_counter() - start
             scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds, part.weight)
         return scores
 
-    def _values(self, name: str, dialogues: list[Dialogue]) -> list[float]:
+    def _ask(self, name: str, reward: BaseReward, dialogues: list[Dialogue], seconds: float | None) -> list[float]:
         """The reward's number for each dialogue; `NoScore` for a missing one, where they are skipped."""
-        reward, who = self.reward, f"reward '{name}'"
-        if reward.weighted_parts():
-            return self.score(dialogues).total
+        who = f"reward '{name}'"
+        if reward.weighted_parts:
+            return replace(self, reward=reward, timeout_s=seconds).score(dialogues).total
 
         def call(some: list[Dialogue]) -> Any:
             found = (reward.score_available if self.skip_unscored else reward)(some)
             return found.tolist() if hasattr(found, "tolist") else found  # an array or tensor is welcome too
 
-        def work() -> list[Any]:
-            return self.sizes.in_parts(f"reward {name}", max(len(dialogues), 1), dialogues, call)
-
         with ExitStack() as stack, as_reward_error(name, type(reward)):
             for one in walk(reward):
                 stack.enter_context(one.at_work())
-            parts = _stop_after(self.timeout_s, name, work)
+            work = partial(self.sizes.in_parts, f"reward {name}", max(len(dialogues), 1), dialogues, call)
+            parts = work() if seconds is None else _stop_after(seconds, name, work)
             values: Any = parts[0] if len(parts) == 1 else [value for part in parts for value in part]
         if not isinstance(values, (list, tuple)):
             raise RewardError(
@@ -179,7 +178,7 @@ def metrics_of(reward: BaseReward) -> dict[str, float]:
     """
     with as_reward_error(reward.name, type(reward)):
         values = {str(key): value for key, value in reward.metrics().items()}
-    parts = reward.weighted_parts() if values else {}
+    parts = reward.weighted_parts
     metrics: dict[str, float] = {}
     for key, value in values.items():
         if not isinstance(value, Real):
@@ -211,7 +210,7 @@ def load_state(reward: BaseReward, state: Any) -> None:
         reward.load_state_dict(state)
 
 
-def _total(scores: dict[str, PartScore], count: int) -> Scores:
+def _add_up(scores: dict[str, PartScore], count: int) -> Scores:
     return Scores([_sum_of(scores, i) for i in range(count)], scores)
 
 
@@ -226,15 +225,13 @@ def _sum_of(scores: dict[str, PartScore], row: int) -> float:
         return math.inf
 
 
-def _stop_after(seconds: float | None, name: str, work: Callable[[], T]) -> T:
-    """Return or raise what `work` does. With `seconds` None there is no limit, and it runs in the caller's own thread.
+def _stop_after(seconds: float, name: str, work: Callable[[], T]) -> T:
+    """Return or raise what `work` does, in a thread of its own.
 
     After `seconds`, raises RewardTimeout, which names the reward, and writes the stacks of all threads to stderr. The work
     cannot be stopped, so its thread goes on, but does not keep the process alive. If the work blocks every other thread,
     the process ends (`ends_the_process`).
     """
-    if seconds is None:
-        return work()
     with user_code.ends_the_process(seconds):
         try:
             return user_code.run_with_timeout(seconds, work)

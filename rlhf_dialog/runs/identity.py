@@ -205,7 +205,7 @@ def data_fingerprint(prompts: list[Dialogue]) -> str:
 
 def part_names(reward: BaseReward) -> list[str]:
     """The names of a reward and its parts, such as `meteor` or `meteor_exact_stem`; the name of a sum is left out."""
-    own = [] if reward.weighted_parts() else [reward.name]
+    own = [] if reward.weighted_parts else [reward.name]
     return own + [name for child in reward.children() for name in part_names(child)]
 
 

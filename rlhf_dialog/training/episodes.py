@@ -23,7 +23,7 @@ from rlhf_dialog.environments.base import (
 )
 from rlhf_dialog.models.generation import Reply, Responder, Responses, random_numbers
 from rlhf_dialog.models.policy import num_positions
-from rlhf_dialog.models.token_batch import TokenBatch, group_equal, send
+from rlhf_dialog.models.token_batch import group_equal, send
 from rlhf_dialog.training.multi_turn import Part, Round, Segments, join_rounds, place_rewards, split_contexts
 
 LIMITS = EpisodeLimits()
@@ -175,11 +175,12 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
     talks = [EpisodeInProgress(x, open_episode(x, seed, inputs.limits), speaker) for x, seed in openings]
     for talk, meta in zip(talks, inputs.metas or (), strict=inputs.metas is not None):
         talk.dialogue.meta = talk.dialogue.meta | meta
-    first_prompts = prompts = encode_contexts(talks, speaker)
     rounds: list[Round] = []
     rewards: list[tuple[int, int, float]] = []
     live = list(range(len(talks)))
     while live:
+        contexts = [talks[row].context for row in live]
+        prompts = speaker.batch(contexts, prompt_group_ids(contexts, [talks[row].dialogue for row in live]))
         uniform = None  # or random numbers (b, T), one row from each stream
         if inputs.streams is not None:
             drawn = [random_numbers(1, speaker.sampling, torch.device("cpu"), inputs.streams[row]) for row in live]
@@ -194,10 +195,9 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
             if goes_on:
                 check_turns(inputs.environments[row], len(rounds), inputs.limits)
                 live.append(row)
-        prompts = encode_contexts([talks[row] for row in live], speaker)
     dialogues = [talk.dialogue for talk in talks]
     if len(rounds) > 1:
-        responses = join_rounds(rounds, [talk.behind for talk in talks], first_prompts)
+        responses = join_rounds(rounds, [talk.behind for talk in talks])
     responses.truncated = torch.tensor([dialogue.truncated for dialogue in dialogues])
     episodes = Episodes(dialogues, responses)
     if any(reward for *_, reward in rewards):
@@ -205,12 +205,6 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
     if any(talk.past for talk in talks):
         episodes.segments = split_contexts([talk.parts for talk in talks], speaker, responses.logprobs.shape)
     return episodes
-
-
-def encode_contexts(talks: Sequence[EpisodeInProgress], speaker: Responder) -> TokenBatch:
-    """What the policy sees of these dialogues, as prompts."""
-    contexts = [talk.context for talk in talks]
-    return speaker.batch(contexts, prompt_group_ids(contexts, [talk.dialogue for talk in talks]))
 
 
 def prompt_group_ids(prompts: Sequence[list[int]], dialogues: Sequence[Dialogue]) -> Tensor:

@@ -108,14 +108,11 @@ def place_rewards(rewards: list[tuple[int, int, float]], like: Tensor) -> Tensor
     return placed.index_put_(tuple(at), send(torch.tensor(values, dtype=placed.dtype), placed.device))
 
 
-def join_rounds(rounds: list[Round], behind: list[list[int]], prompts: TokenBatch) -> Responses:
+def join_rounds(rounds: list[Round], behind: list[list[int]]) -> Responses:
     """The replies of each episode in one row behind its first prompt, with the user's turns between them."""
-    shape = (len(behind), max(map(len, behind)))
-    all_rows, all_columns, written = (
-        [],
-        [],
-        [],
-    )  # of the tokens of each round: their places here, and those in the round
+    prompts, shape = rounds[0].responses.tokens, (len(behind), max(map(len, behind)))
+    # of the tokens of each round: their places here, and those in the round
+    all_rows, all_columns, written = [], [], []
     for x in rounds:
         mask = x.responses.tokens.response_mask
         places, starts = torch.tensor(x.rows).unsqueeze(1), torch.tensor(x.starts).unsqueeze(1)

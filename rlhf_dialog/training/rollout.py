@@ -191,10 +191,10 @@ def collect_rollout(
     speaker.limits.tell("reward")
     with clock.measure("reward"):
         reward_scores = scoring()
-        is_truncated = np.array([dialogue.truncated for dialogue in episodes.dialogues], dtype=bool)
-        precision = torch.promote_types(torch.get_default_dtype(), episodes.responses.logprobs.dtype)
         totals = np.array(reward_scores.total, dtype=np.float64)
-        scores = torch.from_numpy(scorer.subtract_truncation_penalty(totals, is_truncated)).to(precision)
+        totals = scorer.subtract_truncation_penalty(totals, episodes.responses.truncated.numpy())
+        precision = torch.promote_types(torch.get_default_dtype(), episodes.responses.logprobs.dtype)
+        scores = torch.from_numpy(totals).to(precision)
         if scores.isinf().any() or (scores.isnan().any() and not scorer.skip_unscored):
             row = int((~scores.isfinite()).nonzero()[0])
             raise RewardError(

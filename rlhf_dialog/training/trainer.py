@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.config.batch_plan import batch_plan
+from rlhf_dialog.config.estimators import ESTIMATORS
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
@@ -87,7 +88,8 @@ class PPOTrainer:
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
         self.placement = Placement(config, models, reward, self.world, self.plan)
         self.engines = self.placement.engines
-        self.group_size = config.num_responses_per_prompt if config.estimator.needs_groups else 1
+        self.estimator = config.estimator
+        self.group_size = config.num_responses_per_prompt if self.estimator.needs_groups else 1
         self.keep_features = config.kl_in == "loss"
         self.noise, self.is_measured = checks.Noise(), False  # of log-probabilities, by rounding, on the first rollout
         self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.sizes, self.tell)
@@ -150,7 +152,7 @@ class PPOTrainer:
             earned, penalties, values, mask, config, self.world, iteration
         )
         rollout.targets = rollout.returns
-        if self.value_norm is not None and config.estimator.needs_critic:
+        if self.value_norm is not None and self.estimator.needs_critic:
             self.value_norm.update(rollout.returns, mask, self.world.sum)
             rollout.targets = self.value_norm.normalize(rollout.returns)
         losses = self.update(rollout.in_segments(), iteration, self.lr_scale, kl_coef, self.noise)
@@ -175,7 +177,7 @@ class PPOTrainer:
                 warn_about_cut(self.speaker.encoder, newest, self.world.gather)
         left, dropped = self.world.sum_numbers([len(rollout), rollout.num_dropped])
         if not left:
-            groups = " or their groups" if self.config.estimator.needs_groups else ""
+            groups = " or their groups" if self.estimator.needs_groups else ""
             raise RunStopped(
                 f"iteration {self.iteration + 1}: all {dropped:.0f} episodes are dropped, because the reward "
                 f"'{self.scorer.reward.name}' gave them{groups} no score; {checks.KEPT_CHECKPOINT}"
@@ -234,8 +236,9 @@ class PPOTrainer:
     def use_sizes(self) -> None:
         """Take the sizes of the configuration."""
         self.plan = batch_plan(self.config, self.world.size)
-        rows, prompts = self.asked_sizes
-        self.speaker.limits = replace(self.speaker.limits, rows_at_once=rows, prompts_at_once=prompts)
+        rows, microbatch = self.asked_sizes
+        self.speaker.limits = replace(self.speaker.limits, rows_at_once=rows, prompts_at_once=microbatch)
+        self.update.microbatch_size = microbatch
 
     @property
     def lr_scale(self) -> float:
@@ -351,11 +354,11 @@ def estimate_advantages(
     """
     gae_lambda, by_turn = config.gae_lambda if config.use_gae else 1.0, config.credit == "turn"
     credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt, by_turn=by_turn)
-    estimator = ADVANTAGES[config.estimator.name]
-    advantages, returns = estimator(earned, penalties, values, response_mask, credit)
+    estimator = ESTIMATORS[config.advantage_estimator]
+    advantages, returns = ADVANTAGES[estimator.name](earned, penalties, values, response_mask, credit)
     statistics: Metrics = {}
     all_flat = False
-    if config.estimator.needs_groups:
+    if estimator.needs_groups:
         flat = ppo.flat_groups(earned, response_mask, credit).item()
         num_flat, num_groups = map(int, world.sum_numbers((flat, len(values) / credit.num_responses_per_prompt)))
         statistics, all_flat = {"ppo/flat_groups": num_flat}, num_flat == num_groups
@@ -364,7 +367,7 @@ def estimate_advantages(
             logger.warning(text + "learn from them but the KL", iteration, credit.num_responses_per_prompt, num_groups)
     if config.use_adv_normalize and not all_flat:
         advantages = ppo.whiten(advantages, response_mask, world.sum)
-    if config.estimator.needs_critic:
+    if estimator.needs_critic:
         explained = ppo.explained_variance(values, returns, response_mask, world.sum)
         statistics = {"ppo/explained_variance": explained.item()}
     return advantages, returns, statistics

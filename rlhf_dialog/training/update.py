@@ -60,6 +60,8 @@ class PPOUpdate:
         """`tell` hears how far the update is."""
         self.config, self.placement, self.world, self.num_minibatches = config, placement, world, num_minibatches
         self.sizes, self.tell, self.engines = sizes, tell, placement.engines
+        self.microbatch_size = config.microbatch_size
+        self.is_fixed = not all(engine.can_start_over for engine in self.engines.values())
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.noise = 0, Noise()
         self.kl_coef = 0.0  # of the loss, under `kl_in: loss`
@@ -97,7 +99,8 @@ class PPOUpdate:
                 if all_finite(step):
                     good.append(step)
         means = {name: sum(step[name] for step in good) / len(good) if good else math.nan for name in steps[0]}
-        overflows = {"ppo/overflow_steps": self.overflows} if self.config.uses_fp16 else {}
+        counts_overflows = any(engine.scaler is not None for engine in self.engines.values())
+        overflows = {"ppo/overflow_steps": self.overflows} if counts_overflows else {}
         return means | {"ppo/skipped_steps": len(steps) - len(good), **overflows}
 
     def warm_up_ddp(self, rollout: Rollout) -> None:
@@ -119,10 +122,9 @@ class PPOUpdate:
         fp16's loss scale was too large, as it is at the start. Raises RunStopped after `max_skipped_steps` in a row, and on the
         first minibatch of a rollout when the probability ratio is not 1.
         """
-        asked = min(self.config.microbatch_size, max(len(rows), 1))
-        fixed = not all(engine.can_start_over for engine in self.engines.values())
+        asked = min(self.microbatch_size, max(len(rows), 1))
         microbatches, statistics = self.sizes.fit(
-            UPDATE, asked, self.add_gradient, rollout, rows, num_tokens, is_first, fixed=fixed
+            UPDATE, asked, self.add_gradient, rollout, rows, num_tokens, is_first, fixed=self.is_fixed
         )
         with rollout.clock.measure("optimizer"):
             if self.head_alone:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments import SingleTurn, base
 from rlhf_dialog.environments.base import (
@@ -59,7 +60,7 @@ def test_a_users_own_environment_needs_no_base_class():
         (Answering(opening=("Hi .", {"prompt": Dialogue(["cut \ud83d"])})), r"reset returned 'cut \\ud83d'; return"),
         (Answering(step=("", 1.0, 0.5, False, {})), "returned 0.5 as terminated; return True or False"),
         (Answering(step=("", 1.0, False, np.array([True]), {})), "as truncated; return True or False"),
-        (object(), "environment object: it has no method reset; define reset and step"),
+        (object(), r"environment object: reset raised AttributeError: .*'reset'"),
         (type("Old", (), {"reset": lambda self: ("Hi .", {})})(), "environment Old: reset raised TypeError: .*'seed'"),
     ],
 )
@@ -146,7 +147,10 @@ def test_the_examples_are_true():
     assert open_episode(SingleTurn(prompt)) is prompt
 
 
-def test_what_cannot_be_built_is_named():
+def test_what_cannot_be_built_is_named(monkeypatch):
+    monkeypatch.setitem(EnvironmentFactory.classes, "Mute", type("Mute", (), {"reset": Answering.reset}))
+    with pytest.raises(UserError, match=r"environment Mute: it has no method step; define reset\(seed\) and step"):
+        build_environment("Mute", {})
     with pytest.raises(UserError, match="environment: unknown environment 'nobody'"):
         build_environment("nobody", {})
     with pytest.raises(UserError, match="max_turns is 0"):

@@ -16,7 +16,7 @@ from rlhf_dialog.evaluation.replies import (
     reference_nll,
 )
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.generation import Responder, Sampling, StopRule, random_numbers
+from rlhf_dialog.models.generation import PackedDecoder, Responder, Sampling, StopRule, random_numbers
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.rewards import Intent
 from tests.parts import tiny
@@ -149,7 +149,7 @@ def test_an_evaluation_for_which_a_gpu_has_no_memory_is_made_in_smaller_parts(pr
     nll = reference_nll(agent, prompts, batch_size=4)
     acts, judges = measure(wanted, Judges(intent=intent)).points(), Judges(intent=intent)
     monkeypatch.setattr(agent.limits.sizes, "rows", {})
-    fill_gpu(monkeypatch, Policy, "next_features", {2})
+    fill_gpu(monkeypatch, PackedDecoder, "step", {2})
     found = generate_replies(agent, prompts, Sampling(7), 0, batch_size=8)
     assert [d.response for d in found.dialogues] == [d.response for d in wanted.dialogues]
     calls = fill_gpu(monkeypatch, replies_module, "teacher_forced", {1})

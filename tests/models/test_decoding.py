@@ -7,19 +7,17 @@ from rlhf_dialog.models import generation
 from rlhf_dialog.models.generation import (
     GenerationLimits,
     PackedDecoder,
-    PaddedDecoder,
     Responder,
     Sampling,
-    new_decoder,
 )
 from rlhf_dialog.models.loading import Models
-from rlhf_dialog.models.policy import Critic
+from rlhf_dialog.models.policy import Critic, packs
 from rlhf_dialog.training.episodes import Episodes
 from rlhf_dialog.training.rollout import predict_columns
 from tests.parts import plain, policies
 from tests.parts.plain import new_case, sharing
 from tests.parts.policies import Ends, answered, as_case, new_policy, precision, row
-from tests.parts.token_batches import columns_of, prompts_of
+from tests.parts.token_batches import columns_of
 from tests.parts.zoo import KINDS, PAD, new_lm
 
 FILTERS = ({}, {"top_k": 8}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.9})
@@ -38,9 +36,7 @@ def test_greedy_equals_hugging_face(kind, packing):
     for rows, prompts in ((128, 16), (4, 3), (1, 1)):
         found = answered(policy, case, Sampling(12, greedy=True), stop, rows_at_once=rows, prompts_at_once=prompts)
         assert torch.equal(found.tokens.response_ids, expected)
-    packs = kind != "bloom" and packing
-    decoder = new_decoder(policy, prompts_of(ids, mask), 2, 16)
-    assert type(decoder) is (PackedDecoder if packs else PaddedDecoder)
+    assert packs(policy.lm) == (kind != "bloom" and packing)
 
 
 @torch.no_grad()

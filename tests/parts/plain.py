@@ -152,13 +152,13 @@ def evaluated(policy: Policy, case: Case, temperature: float) -> Plain:
     logprobs = distribution(logits, temperature, case.support)
     chosen = logprobs.gather(2, case.response_ids.unsqueeze(2)).squeeze(2)
     entropy = -(logprobs.exp() * logprobs).sum(dim=-1)
-    return Plain(chosen, entropy, policy.value_head and policy.value_head(hidden).squeeze(-1), logprobs)
+    return Plain(chosen, entropy, policy.value_head and policy.value_head(hidden), logprobs)
 
 
 def criticised(critic: Critic, case: Case) -> Tensor:
     """The values (B, T) of a separate critic."""
     hidden = called(critic.trunk, case)[0]
-    return critic.value_head(hidden[:, -case.response_ids.shape[1] - 1 : -1]).squeeze(-1)
+    return critic.value_head(hidden[:, -case.response_ids.shape[1] - 1 : -1])
 
 
 def unfiltered(policy: Policy, ref_policy: Policy, case: Case, temperature: float) -> tuple[Tensor, Tensor]:

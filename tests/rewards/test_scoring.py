@@ -102,6 +102,7 @@ def test_the_reason_of_a_missing_score_comes_through_sums_of_sums():
         def name(self):
             return self.sum_name
 
+        @property
         def weighted_parts(self):
             return {self.reward.name: Part(2.0, self.reward)}
 

@@ -56,7 +56,7 @@ def test_the_parts_of_a_reward_tell_the_variant_of_meteor():
     meteor = {"id": "Meteor", "args": {"meteor_wordnet": "off"}}
     nested = CompositeReward([{"id": "LengthMatch"}, {"id": "CompositeReward", "args": {"parts": [meteor]}}])
     assert identity.part_names(nested) == ["length_match", "meteor_exact_stem"]
-    assert identity.part_names(nested.parts["length_match"].reward) == ["length_match"]
+    assert identity.part_names(nested.weighted_parts["length_match"].reward) == ["length_match"]
     assert identity.part_names(summed(Words(), Halved(Words()))) == ["words", "halved", "words"]
 
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from rlhf_dialog.models.generation import PackedDecoder
 from rlhf_dialog.models.part_sizes import FULL, describe_full_gpu
-from rlhf_dialog.models.policy import Critic, Policy
+from rlhf_dialog.models.policy import Critic
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.training.update import PPOUpdate
 from tests.parts.full_gpu import MESSAGE, fill_gpu, no_collection  # noqa: F401
@@ -43,7 +44,7 @@ def run(trainer):
 
 
 PHASES = {  # what runs out, which phase gets smaller, and the size with which the other run begins
-    "tokens": (Policy, "next_features", "generation", {"rollout": 4}),
+    "tokens": (PackedDecoder, "step", "generation", {"rollout": 4}),
     "critic": (Critic, "forward", "reference", {"micro": 2}),
     "reward": (Lengths, "__call__", "reward lengths", {}),
     "backward": (PPOUpdate, "forward_backward", "update", {"micro": 2}),

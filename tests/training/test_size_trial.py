@@ -104,9 +104,9 @@ def test_numbers_stay_and_a_cpu_keeps_its_defaults(path):
 def test_what_does_not_fit_is_halved_and_all_ranks_take_the_least(path, monkeypatch):
     with pretended_gpu():
         trainer = new_trainer(path, CUDA)
-        decode = failing_above(4, generation.new_decoder, lambda policy, prompts, *_: len(prompts))
+        write = failing_above(4, generation.write_tokens, lambda buffer, speaker, prompts, *_: len(prompts))
         gradient = failing_above(2, PPOUpdate.forward_backward, lambda update, microbatch, *_: len(microbatch.tokens))
-        monkeypatch.setattr(generation, "new_decoder", decode)
+        monkeypatch.setattr(generation, "write_tokens", write)
         monkeypatch.setattr(PPOUpdate, "forward_backward", gradient)
         monkeypatch.setattr(World, "gather", lambda self, x: [x, 3])
         settle_sizes(trainer)

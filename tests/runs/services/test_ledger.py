@@ -29,8 +29,8 @@ class Sum(BaseReward):
 
     name = "sum"
 
-    def weighted_parts(self):
-        return {"share": Part(0.5, Share()), "places": Part(-2.0, Places())}
+    def __init__(self):
+        self.weighted_parts = {"share": Part(0.5, Share()), "places": Part(-2.0, Places())}
 
 
 class Answers(BaseReward):
