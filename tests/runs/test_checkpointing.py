@@ -1,6 +1,7 @@
 """A run on the disk: how it begins, is saved, and goes on in its folder."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -29,7 +30,7 @@ def trained_in(folder, steps: int) -> RunCheckpointer:
     state.begin(Start())
     for _ in range(steps):
         state.trainer.step()
-    state.save(best=False)
+    state.save()
     return state
 
 
@@ -48,7 +49,7 @@ def test_by_default_saving_takes_at_most_a_twentieth_of_the_time(tmp_path, monke
     clock, found, run = [0.0], [], state_in(tmp_path, **keys)
     monkeypatch.setattr(checkpointing, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
-    def write(extras) -> None:
+    def write(random_of_ranks, staged) -> None:
         clock[0] += seconds
         found.append(run.trainer.iteration)
 
@@ -56,7 +57,7 @@ def test_by_default_saving_takes_at_most_a_twentieth_of_the_time(tmp_path, monke
     for run.trainer.iteration in range(1, 31):
         clock[0] += 1
         if run.is_due():
-            run.save(best=False)
+            run.save()
     assert found == saved
 
 
@@ -66,7 +67,7 @@ def clock_of(world: World, folder) -> list[int]:
     for run.trainer.iteration in range(1, 13):
         run.next_save = float("inf") if world.rank else 0.0
         if run.is_due():
-            run.save(best=False)
+            run.save()
             saved.append(run.trainer.iteration)
     return saved
 
@@ -108,7 +109,7 @@ def test_a_run_that_is_resumed_keeps_the_precision_in_which_it_began(tmp_path):
 def test_a_run_goes_on_from_the_checkpoint_whose_name_somebody_wrote_into_latest(tmp_path):
     first = trained_in(tmp_path, 2)
     first.trainer.step()
-    first.save(best=False)
+    first.save()
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"iteration": i}) + "\n" for i in (1, 2, 3)))
     (tmp_path / "checkpoints/latest").write_text("iter_000002")
     state = state_in(tmp_path)
@@ -116,7 +117,7 @@ def test_a_run_goes_on_from_the_checkpoint_whose_name_somebody_wrote_into_latest
     assert state.trainer.iteration == 2
     assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 2
     state.trainer.step()
-    state.save(best=False)
+    state.save()
     assert (tmp_path / "checkpoints/latest").read_text() == "iter_000003"
 
 
@@ -184,9 +185,6 @@ class Evaluated(Service):
     def load_state_dict(self, state):
         self.iteration = state["best"]["iteration"]
 
-    def wants(self, run):
-        return {"best"} if run.iteration == self.iteration else set()
-
 
 @pytest.mark.parametrize(("pointer", "best"), [("iter_000002", 1), (None, 1), ("../elsewhere", 1), ("iter_000001", 2)])
 def test_a_resumed_run_points_at_the_best_of_its_checkpoint(tmp_path, pointer, best):
@@ -194,9 +192,10 @@ def test_a_resumed_run_points_at_the_best_of_its_checkpoint(tmp_path, pointer, b
     first.services, other.services = [Evaluated(best)], [Evaluated(0)]
     first.begin(Start())
     for first.trainer.iteration in (1, 2):
-        first.save(best=False)
+        first.save()
     (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n{"iteration": 2}\n')
-    (tmp_path / "checkpoints/best").unlink(missing_ok=True)
+    (tmp_path / "checkpoints/best").unlink()
+    shutil.rmtree(tmp_path / "best_agent")
     if pointer:
         (tmp_path / "checkpoints/best").write_text(pointer)
     other.begin(Start(resume=True))

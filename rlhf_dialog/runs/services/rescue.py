@@ -25,7 +25,7 @@ class Rescue:
     An iteration is saved only if metrics.jsonl has its line, without which no checkpoint could be resumed.
     """
 
-    def __init__(self, run: PPORun, services: Sequence[Service], save: Callable[[bool], object]):
+    def __init__(self, run: PPORun, services: Sequence[Service], save: Callable[[], object]):
         self.run, self.world, self.services, self.save = run, run.world, services, save
 
     @contextmanager
@@ -60,7 +60,7 @@ class Rescue:
                 lambda: all([service.complete(self.run, metrics) for service in self.services])
             )
             if saves:
-                self.save(False)
+                self.save()
         except (UserError, RunStopped, OSError, RuntimeError) as second:
             logger.warning("iteration %d could not be saved before the run ends: %s", self.run.iteration, second)
             saves = False

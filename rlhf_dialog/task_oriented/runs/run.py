@@ -148,7 +148,7 @@ class PolicyRun(ActRun):
         while not self.done:
             metrics = self._iterate() | (self.imitation if self.iteration == 1 else {})
             after_iteration(self, self.services, metrics)
-            end_iteration(self, self.services, self.iteration % config.save_interval == 0, lambda best: self._save())
+            end_iteration(self, self.services, self.iteration % config.save_interval == 0, self._save)
         return metrics
 
     def _iterate(self) -> Metrics:
