@@ -96,10 +96,8 @@ def failures_recorded(config: Config, folder: Path, world: World, is_trial: bool
         yield
     except Exception as error:
         if lacks_memory(error) or FULL in str(error):
-            what, rest = (
-                str(error) if isinstance(error, RunStopped) else describe_full_gpu(error),
-                "There is no checkpoint yet",
-            )
+            what = str(error) if isinstance(error, RunStopped) else describe_full_gpu(error)
+            rest = "There is no checkpoint yet"
             useful = [key for key in remedies(config) if not (ONE_ROW in what and key.startswith("per_device_"))]
             with suppress(UserError):
                 if newest := newest_checkpoint(folder / "checkpoints"):

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
@@ -337,11 +337,9 @@ class TrackerService(Service):
     def complete(self, run: Run, metrics: Metrics) -> bool:
         return self.trackers is not None and self.trackers.complete(run.iteration, metrics)
 
-    @contextmanager
-    def pause(self) -> Iterator[None]:
+    def pause(self) -> AbstractContextManager[None]:
         """Hide the live line while the block runs."""
-        with self.trackers.pause() if self.trackers else nullcontext():
-            yield
+        return self.trackers.pause() if self.trackers else nullcontext()
 
     def show_table(self, step: int, columns: list[str], rows: list[list[Any]]) -> None:
         """Log rows of the ledger as a table to wandb and TensorBoard."""
