@@ -201,16 +201,6 @@ def test_a_warning_changes_nothing_and_a_judge_that_follows_raises_none(run, tmp
     assert [len(set(look["dialogues"])) for look in stored["guard"]["looks"]] == [3] * 3  # of six prompts
 
 
-@pytest.mark.slow
-def test_stopping_ends_with_3_after_a_checkpoint_and_can_go_on(run, tmp_path):
-    assert guarded(run, "stop", "--save_interval", "10", iterations=2) == 0
-    assert guarded(run, "stop", "--save_interval", "10", "--resume", iterations=6) == 3
-    assert (folder(tmp_path) / "checkpoints/latest").read_text() == "iter_000003"
-    assert guarded(run, "stop", "--resume", iterations=6) == 3  # it says so again
-    assert guarded(run, "warn", "--resume", iterations=6) == 0
-    assert [row["iteration"] for row in rows(folder(tmp_path))] == [*range(1, 7)]
-
-
 @pytest.mark.multiprocess
 def test_two_ranks_stop_in_the_iteration_in_which_one_process_stops(ppo):
     RewardFactory.classes["ByIteration"] = ByIteration
