@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from rlhf_dialog.config.loading import load_config
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import checkpoint, verification
 from rlhf_dialog.runs.checkpoint import newest_checkpoint, read_state
-from rlhf_dialog.runs.training_state import save_training
+from rlhf_dialog.runs.training_state import load_training, save_training
 from rlhf_dialog.runs.verification import changed_versions, verify, way_back
 from tests.parts.saving import build, resume, save
 from tests.parts.trainers import make_trainer
@@ -222,6 +223,18 @@ def test_a_file_that_is_cut_or_missing_and_a_changed_number(checkpoints, mode, d
     damage(checkpoints / "iter_000003/policy.safetensors")
     with pytest.raises(UserError, match=f"{said}.*before it is iter_000002"):
         check(checkpoints, mode)
+
+
+def test_a_file_that_cannot_be_loaded_is_the_users_error(checkpoints):
+    trainer = make_trainer()
+    modules = {"policy": trainer.models.policy}
+    for name in ("policy.safetensors", "policy_optimizer.safetensors", "random.safetensors"):
+        path, whole = checkpoints / "iter_000003" / name, (checkpoints / "iter_000003" / name).read_bytes()
+        for damage in (lambda path=path, whole=whole: path.write_bytes(whole[:-20]), path.unlink):
+            damage()
+            with pytest.raises(UserError, match="iter_000003: is damaged"):
+                load_training(checkpoints, modules, trainer.optimizers, World())
+        path.write_bytes(whole)
 
 
 @pytest.mark.parametrize("poison", [{"files": 3}, {"sizes": [1]}])

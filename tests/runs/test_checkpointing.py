@@ -190,6 +190,13 @@ def test_a_resumed_run_points_at_the_best_of_its_checkpoint(tmp_path, pointer, b
     assert (tmp_path / "best_agent").is_dir() == (best == 2)  # a kill came before it was written
 
 
+def test_a_damaged_pointer_to_the_best_is_removed_where_none_is_recorded(tmp_path):
+    trained_in(tmp_path, 1)
+    (tmp_path / "checkpoints/best").write_text("../elsewhere")
+    state_in(tmp_path).begin(Start(resume=True))
+    assert not (tmp_path / "checkpoints/best").exists()
+
+
 def test_a_run_with_the_weights_of_another_starts_its_own_count(tmp_path):
     first = trained_in(tmp_path / "old", 2)
     state = state_in(tmp_path / "new")
