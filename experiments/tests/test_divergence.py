@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 
 from experiments.divergence import kl_by_token, log_ratios
 from rlhf_dialog.evaluation.replies import Replies, generate_replies
-from tests.parts.byte_agents import PROMPTS, agent_of
+from tests.parts.byte_agents import PROMPTS, agent_of, token_by_token
 from tests.parts.tiny import gpt2
 
 
@@ -17,15 +16,8 @@ def test_the_kl_before_each_token_of_the_agents_replies(packing):
     answers.dialogues[1] = answers.dialogues[1].with_reply("No .", truncated=False)
     found = kl_by_token(agent, start, answers, batch_size=3)
     for row, dialogue in zip(found, answers.dialogues, strict=True):
-        ids, wanted = agent.encoder.encode_prompt(dialogue.prompt_turns), []
-        said = agent.encoder.encode_reply(dialogue.response)
-        for token in said[:-1] if dialogue.truncated else said:
-            with torch.no_grad():
-                ours, theirs = (
-                    one.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1) for one in (agent, start)
-                )
-            wanted.append(float((ours.exp() * (ours - theirs)).sum()))
-            ids = [*ids, token]
+        pairs = [logprobs for _, logprobs in token_by_token((agent, start), dialogue)]
+        wanted = [float((ours.exp() * (ours - theirs)).sum()) for ours, theirs in pairs]
         assert row[: len(wanted)].tolist() == pytest.approx(wanted, abs=1e-9)
         assert np.isnan(row[len(wanted) :]).all()
     assert any(dialogue.truncated for dialogue in answers.dialogues)
@@ -37,13 +29,6 @@ def test_the_log_ratio_of_a_reply_is_that_of_its_tokens(temperature):
     replies = [PROMPTS[0].with_reply("Yes.", truncated=True), PROMPTS[1].with_reply("Of course . It is late .")]
     found = log_ratios(agent, start, Replies(replies, [5, 20]), batch_size=1, temperature=temperature)
     for ratio, dialogue in zip(found, replies, strict=True):
-        ids, expected = agent.encoder.encode_prompt(dialogue.prompt_turns), 0.0
-        tokens = agent.encoder.encode_reply(dialogue.response)
-        for token in tokens[:-1] if dialogue.truncated else tokens:
-            with torch.no_grad():
-                logits = [
-                    speaker.policy.lm(torch.tensor([ids])).logits[0, -1] / temperature for speaker in (agent, start)
-                ]
-            expected += float(logits[0].log_softmax(-1)[token] - logits[1].log_softmax(-1)[token])
-            ids = [*ids, token]
+        tokens = token_by_token((agent, start), dialogue, temperature)
+        expected = sum(float(ours[token] - theirs[token]) for token, (ours, theirs) in tokens)
         assert ratio == pytest.approx(expected, abs=1e-5)

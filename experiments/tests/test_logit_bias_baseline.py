@@ -1,12 +1,14 @@
 """The mean logit shift: what it is made of, what sampling does with it, and the share of a gain that it reaches."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from experiments import logit_bias_baseline
 from experiments.logit_bias_baseline import LogitBias
 from rlhf_dialog.evaluation.replies import generate_replies
-from tests.parts.byte_agents import PROMPTS, agent_of
+from tests.parts.byte_agents import PROMPTS, agent_of, token_by_token
 from tests.parts.tiny import gpt2
 
 
@@ -17,12 +19,9 @@ def test_the_bias_is_the_mean_change_of_the_log_probabilities(packing):
     found = logit_bias_baseline.fit_bias(agent, start, PROMPTS, agent.sampling, seed=3, batch_size=3)
     changes = [[], []]
     for dialogue in generate_replies(agent, PROMPTS, agent.sampling, 3, 3).dialogues:
-        ids = agent.encoder.encode_prompt(dialogue.prompt_turns)
-        for t, token in enumerate(agent.encoder.encode_reply(dialogue.response)):
-            with torch.no_grad():
-                logits = [one.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1) for one in (agent, start)]
-            changes[min(t, 1)].append(logits[0] - logits[1])
-            ids = [*ids, token]
+        whole = replace(dialogue, truncated=False)
+        for t, (_, (ours, theirs)) in enumerate(token_by_token((agent, start), whole)):
+            changes[min(t, 1)].append(ours - theirs)
     for bias, own in zip((found.first, found.later), changes, strict=True):
         torch.testing.assert_close(bias, torch.stack(own).mean(0), rtol=0, atol=1e-9)
 

@@ -23,10 +23,8 @@ POINTER_REMEDY = "write the name of a checkpoint in this folder into it (iter_00
 NAME = r"iter_[0-9]+"
 
 
-def save_checkpoint(
-    folder: Path, state: dict[str, Any], fill: Callable[[Path], dict[str, Any]], keep: int, best: bool = False
-) -> Path:
-    """Write `folder`/iter_NNNNNN and point `latest` at it, and `best` too if it is the best so far.
+def save_checkpoint(folder: Path, state: dict[str, Any], fill: Callable[[Path], dict[str, Any]], keep: int) -> Path:
+    """Write `folder`/iter_NNNNNN and point `latest` at it, and `best` too if `state` says that it is the best so far.
 
     `state` is JSON with the key "iteration"; `fill` writes the files into the new folder, and returns what else belongs into
     its JSON. Of the checkpoints up to this one, keeps the newest `keep`, the best, and those that the guard protects, and removes
@@ -40,8 +38,6 @@ def save_checkpoint(
     try:
         replace_text(folder / "latest", name)
         (folder / name / UNANNOUNCED).unlink()
-        if best:
-            mark_best(folder, state["iteration"])
         branch = [one for one in checkpoints_of(folder) if iteration_of(one) <= state["iteration"]]
         best_one = repair_best(folder, state)
         is_known = best_one is not None or not (folder / "best").exists()
@@ -54,45 +50,28 @@ def save_checkpoint(
     return folder / name
 
 
-def mark_best(folder: Path, iteration: int) -> None:
-    """Point `folder`/best at the checkpoint of `iteration`; a folder of that name stays, and `usable_best` warns of it."""
-    with suppress(IsADirectoryError):
-        replace_text(folder / "best", f"iter_{iteration:06d}")
-
-
 def best_iteration(state: dict[str, Any]) -> int:
     """The best iteration that a checkpoint knows of; -1 if there was no evaluation before it."""
     return int(((state.get("validation") or {}).get("best") or {"iteration": -1})["iteration"])
 
 
-def restore_best(folder: Path, iteration: int) -> None:
-    """Point `best` at the checkpoint of `iteration` (-1: no evaluation so far), if it still exists. Raises OSError."""
-    if iteration in map(iteration_of, checkpoints_of(folder)):
-        mark_best(folder, iteration)
-        return
-    with suppress(IsADirectoryError):
-        (folder / "best").unlink(missing_ok=True)
-    if iteration >= 0:
-        logger.warning("the best checkpoint so far, of iteration %d, no longer exists", iteration)
-
-
 def repair_best(folder: Path, state: dict[str, Any]) -> Path | None:
-    """The best checkpoint; a pointer that differs from the record in `state` is written again, with a warning.
+    """The best checkpoint; a pointer that differs from the record in `state` is written again.
 
-    The pointer counts where the recorded checkpoint is that of `state` itself (its best may not be marked yet) or does not exist,
-    and where it names a later one. Raises OSError when the pointer cannot be written.
+    The pointer counts where the recorded checkpoint does not exist, and where it names one later than `state`, which is not
+    the best itself. A folder in its place stays. Raises OSError when the pointer cannot be written.
     """
     iteration, pointer = best_iteration(state), folder / "best"
     recorded = next((one for one in checkpoints_of(folder) if iteration_of(one) == iteration), None)
     named = usable_best(folder)
-    is_damaged = named is None and os.path.lexists(pointer)
-    is_later = named is not None and named.is_dir() and iteration_of(named) > state["iteration"]
-    if recorded is None or recorded == named or (not is_damaged and (is_later or iteration == state["iteration"])):
+    is_later = named is not None and named.is_dir() and iteration_of(named) > state["iteration"] > iteration
+    if recorded is None or recorded == named or is_later:
         return named
-    if not is_damaged:
+    if iteration < state["iteration"] and (named or not os.path.lexists(pointer)):
         found = f"names {named.name}" if named else "is missing"
         logger.warning("%s: %s, but %s is the best checkpoint so far; corrected", pointer, found, recorded.name)
-    mark_best(folder, iteration)
+    with suppress(IsADirectoryError):
+        replace_text(pointer, recorded.name)
     return recorded
 
 
@@ -177,19 +156,10 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return max(checkpoints_of(folder), key=iteration_of, default=None)
 
 
-def best_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that the pointer `best` names; None if no evaluation has selected one.
-
-    Raises UserError when the pointer does not name a checkpoint of this folder.
-    """
-    pointer = folder / "best"
-    return _resolve_pointer(pointer) if pointer.is_symlink() or pointer.exists() else None
-
-
 def usable_best(folder: Path) -> Path | None:
-    """`best_checkpoint`, or None with a warning when the pointer is damaged."""
+    """The checkpoint that the pointer `best` names; None without one, and with a warning where it is damaged."""
     try:
-        return best_checkpoint(folder)
+        return _resolve_pointer(folder / "best") if os.path.lexists(folder / "best") else None
     except UserError as error:
         logger.warning("%s; the run goes on without it", error)
         return None

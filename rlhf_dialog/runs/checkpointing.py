@@ -16,7 +16,7 @@ from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import LOCAL_NAMES, local_names
 from rlhf_dialog.distributed import zero_checkpoint
-from rlhf_dialog.distributed.random_states import random_states, seed_rank
+from rlhf_dialog.distributed.random_states import RandomStates, random_states, seed_rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import FAULTS
@@ -26,7 +26,7 @@ from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.metrics_file import cut_metrics
 from rlhf_dialog.runs.services.base import PPORun, Service
 from rlhf_dialog.runs.services.ledger import LEDGER, cut_ledger
-from rlhf_dialog.runs.training_state import CheckpointExtras, load_training, load_weights, save_training, world_size_of
+from rlhf_dialog.runs.training_state import load_training, load_weights, save_training, world_size_of
 from rlhf_dialog.runs.verification import changed_versions, verify
 
 logger = logging.getLogger(__name__)
@@ -125,16 +125,12 @@ class RunCheckpointer:
 
     def _align_with_checkpoint(self, state: dict[str, Any]) -> None:
         """Bring the files next to the checkpoint to its iteration, and a wrong pointer `best` to what its state records."""
-        best = self.checkpoints / "best"
-        if (best.exists() or best.is_symlink()) and checkpoint.usable_best(self.checkpoints) is None:
-            checkpoint.restore_best(self.checkpoints, checkpoint.best_iteration(state))
-        else:
-            checkpoint.repair_best(self.checkpoints, state)
         iteration = self.trainer.iteration
-        # a kill may have come before the best was recorded
-        if any("best" in service.wants(self.run) for service in self._stateful):
-            checkpoint.mark_best(self.checkpoints, iteration)
-            self._save_best()
+        if checkpoint.repair_best(self.checkpoints, state) is None:
+            with suppress(IsADirectoryError):
+                (self.checkpoints / "best").unlink(missing_ok=True)  # it is damaged
+        if checkpoint.best_iteration(state) == iteration:
+            self._save_best()  # a kill may have come before it was saved
         cut_ledger(self.run_folder / LEDGER, iteration)
         cut_metrics(self.run_folder / "metrics.jsonl", iteration)
 
@@ -156,7 +152,7 @@ class RunCheckpointer:
         logger.info("loaded the weights of %s; newly initialised: %s", source, ", ".join(fresh))
         if changes:
             logger.info("differences from that run: %s", "; ".join(changes))
-        self.save(best=False)
+        self.save()
 
     def is_due(self) -> bool:
         """Whether this iteration is to have a checkpoint. All ranks must call it; the clock is that of rank 0."""
@@ -164,23 +160,24 @@ class RunCheckpointer:
             return False
         return self.config.save_interval != "auto" or self.world.broadcast(time.monotonic() >= self.next_save)
 
-    def save(self, best: bool) -> None:
-        """Write the checkpoint of this iteration, and its agent if it is the `best` so far. All ranks must call it."""
+    def save(self) -> None:
+        """Write the checkpoint of this iteration, and its agent if it is the best so far. All ranks must call it."""
         start = time.monotonic()
         random_of_ranks = self.world.gather(random_states())
         staged = zero_checkpoint.write_partitions(self.checkpoints, self.trainer.engines, self.world)
         with self.trainer.placement.whole_weights():
-            self.world.on_main(partial(self._write, CheckpointExtras(best, random_of_ranks, staged)))
+            self.world.on_main(partial(self._write, random_of_ranks, staged))
         end = time.monotonic()
         self.next_save = end + SHARE * (end - start)
 
-    def _write(self, extras: CheckpointExtras) -> None:
+    def _write(self, random_of_ranks: list[RandomStates], staged: Path | None) -> None:
         trainer, state = self.trainer, self.trainer.state_dict()
         state |= identity.record(self.config, self.identity) | zero_checkpoint.describe(trainer.engines, self.world)
         state |= {service.key: service.state_dict() for service in self._stateful}
-        save_training(self.checkpoints, self.config, state, self._modules(), trainer.optimizers, extras)
+        modules, optimizers = self._modules(), trainer.optimizers
+        save_training(self.checkpoints, self.config, state, modules, optimizers, random_of_ranks, staged)
         zero_checkpoint.forget_staging(self.checkpoints)
-        if extras.best:
+        if checkpoint.best_iteration(state) == trainer.iteration:
             self._save_best()
 
     def _save_best(self) -> None:

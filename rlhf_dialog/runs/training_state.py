@@ -1,7 +1,6 @@
 """What training leaves on disk and continues from exactly, as safetensors and JSON: weights, moments, random states."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,42 +20,32 @@ from rlhf_dialog.runs.verification import way_back
 OWN_KEYS = ("eps", "weight_decay")  # of an optimizer: a resumed run uses its own values
 
 
-@dataclass(frozen=True)
-class CheckpointExtras:
-    """What else a checkpoint is made of.
-
-    best: it is the best so far; random_of_ranks: the random states of all processes, by default of this one only;
-    staged: a folder whose files are moved into the checkpoint
-    """
-
-    best: bool = False
-    random_of_ranks: Sequence[torch_states.RandomStates] = ()
-    staged: Path | None = None
-
-
 def save_training(
     folder: Path,
     config: Config,
     state: dict[str, Any],
     modules: Mapping[str, nn.Module],
     optimizers: Mapping[str, torch.optim.Optimizer],
-    extras: CheckpointExtras | None = None,
+    random_of_ranks: Sequence[torch_states.RandomStates] = (),
+    staged: Path | None = None,
 ) -> Path:
-    """Write a checkpoint (`checkpoint.save_checkpoint`) of a language model's training, with its configuration."""
-    extras = extras or CheckpointExtras()
+    """Write a checkpoint (`checkpoint.save_checkpoint`) of a language model's training, with its configuration.
+
+    random_of_ranks: those of all processes, by default of this one only; staged: a folder whose files are moved into it
+    """
 
     def fill(target: Path) -> dict[str, Any]:
         for key, module in modules.items():
             save_module(module, target / f"{key}.safetensors")
         groups = {key: save_optimizer(one, target / f"{key}_optimizer.safetensors") for key, one in optimizers.items()}
-        for path in sorted(extras.staged.iterdir()) if extras.staged else ():
+        for path in sorted(staged.iterdir()) if staged else ():
             path.rename(target / path.name)
-        generators, python = torch_states.merged_states(extras.random_of_ranks or [torch_states.random_states()])
+        generators, python = torch_states.merged_states(random_of_ranks or [torch_states.random_states()])
         save_file(generators, target / "random.safetensors")
         (target / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
         return {"optimizers": groups, **python}
 
-    return save_checkpoint(folder, state, fill, config.keep_checkpoints, extras.best)
+    return save_checkpoint(folder, state, fill, config.keep_checkpoints)
 
 
 def load_training(

@@ -11,6 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -51,6 +52,13 @@ def kill_after(names: Sequence[str]) -> None:
         return moved
 
     os.replace, os.rename = moving(os.replace), moving(os.rename)
+
+
+def wait_for(event: Callable[[], object], pid: int) -> None:
+    """Until `event()` is true, or the process is gone."""
+    limit = time.monotonic() + HANGING
+    while not event() and Path(f"/proc/{pid}/stat").exists() and time.monotonic() < limit:
+        time.sleep(0.001)
 
 
 class ForkedCLI:

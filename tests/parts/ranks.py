@@ -1,6 +1,7 @@
 """Several ranks on this machine for a test: forked processes that meet over gloo."""
 
 import faulthandler
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -50,6 +51,8 @@ def runs_in_ranks(size: int, work: Callable[[int], Any], folder: Path) -> list[t
 
 
 def started(size: int, work: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
+    if "deepspeed" in sys.modules:  # else each rank imports torch's compiler, in seconds
+        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
     context, port = multiprocessing.get_context("fork"), free_port()
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     ranks = [

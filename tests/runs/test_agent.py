@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -199,21 +198,6 @@ def test_the_smoke_test_trains_once_in_a_folder_that_goes_and_lets_the_agent_rep
     smoke_module.smoke(agent)
     assert calls == [("meet", False), True, (True, tmp_path), True]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_saved_agent_of_a_smoke_test_is_loaded_as_chat_does(tmp_path, monkeypatch):
-    said = []
-    loaded = SimpleNamespace(chat=lambda *words: said.append(words))
-    monkeypatch.setattr(smoke_module.ChatAgent, "load", lambda *words, **keys: said.append((words, keys)) or loaded)
-    policy = SimpleNamespace(lm=SimpleNamespace(device="cpu"))
-    rollout = SimpleNamespace(dialogues=[Dialogue(["a", "b", "c"])])
-    trainer = SimpleNamespace(rollout=rollout, models=SimpleNamespace(policy=policy))
-    config = SimpleNamespace(trust_remote_code=True)
-    agent = SimpleNamespace(trainer=trainer, services=(1,), run_folder=tmp_path, config=config)
-    smoke_module._answer_once(agent)
-    keys = {"device": "cpu", "trust_remote_code": True, "trust_config": True}
-    assert said == [((tmp_path / "agent",), keys), ("c", ["a", "b"])]
-    assert (agent.trainer, agent.services) == (None, ())
 
 
 class Thing:

@@ -1,4 +1,4 @@
-"""Checkpoints: what is written and kept, a broken write that leaves the old one whole, and what is refused or damaged."""
+"""Checkpoints: what is written and kept, what is refused, and what is damaged."""
 
 import hashlib
 import json
@@ -10,12 +10,13 @@ import pytest
 import yaml
 
 from rlhf_dialog.config.loading import load_config
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.runs import checkpoint, training_state, verification
+from rlhf_dialog.runs import checkpoint, verification
 from rlhf_dialog.runs.checkpoint import newest_checkpoint, read_state
-from rlhf_dialog.runs.training_state import save_training
+from rlhf_dialog.runs.training_state import load_training, save_training
 from rlhf_dialog.runs.verification import changed_versions, verify, way_back
-from tests.parts.saving import build, resume, save, steps
+from tests.parts.saving import build, resume, save
 from tests.parts.trainers import make_trainer
 
 # -- of a trainer
@@ -40,52 +41,16 @@ def test_files_of_a_checkpoint_and_those_of_another_kind_of_run(tmp_path):
         resume("shared trunk", tmp_path)  # no value head in it
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("module", "name"), [(training_state, "save_file"), (checkpoint, "write_json")])
-def test_an_interrupted_write_leaves_the_old_checkpoint_whole(tmp_path, monkeypatch, module, name):
-    trainer = build("shared trunk")
-    steps(trainer, 1)
-    save(trainer, tmp_path)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    steps(trainer, 1)
-
-    def full(*_args, **_options):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(module, name, full)
-    with pytest.raises(UserError, match=r"iter_000002: cannot be written: "):
-        save(trainer, tmp_path)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert {path.name for path in tmp_path.iterdir()} == {"latest", "iter_000001"}
-    assert resume("shared trunk", tmp_path).iteration == 1
-
-
-@pytest.mark.slow
-def test_a_damaged_checkpoint(tmp_path):
-    trainer = build("shared trunk")
-    steps(trainer, 1)
-    saved = save(trainer, tmp_path)
-    for name in ("trainer.json", "policy.safetensors", "policy_optimizer.safetensors", "random.safetensors"):
-        path, whole = saved / name, (saved / name).read_bytes()
-        path.write_bytes(whole[:-20])
-        with pytest.raises(UserError, match="iter_000001"):
-            resume("shared trunk", tmp_path)
-        path.unlink()
-        with pytest.raises(UserError, match="iter_000001"):
-            resume("shared trunk", tmp_path)
-        path.write_bytes(whole)
-    assert resume("shared trunk", tmp_path).iteration == 1
-
-
 # -- the folder alone
 
 
-def write(folder, iteration, best_iteration=None, best=False, **state):
+def state_of(iteration, best):
+    return {"iteration": iteration, "validation": {"best": {"iteration": best}}}
+
+
+def write(folder, iteration, best=-1, **state):
     """A checkpoint without tensors; two are kept."""
-    validation = {"validation": {"best": {"iteration": best_iteration}}} if best_iteration is not None else {}
-    return checkpoint.save_checkpoint(
-        folder, {"iteration": iteration} | validation | state, lambda _: {"x": 1}, 2, best
-    )
+    return checkpoint.save_checkpoint(folder, state_of(iteration, best) | state, lambda _: {"x": 1}, 2)
 
 
 def names_in(folder):
@@ -94,7 +59,7 @@ def names_in(folder):
 
 def test_the_newest_the_best_those_of_the_guard_and_later_ones_are_kept(tmp_path):
     for iteration in (1, 2, 4, 10):
-        write(tmp_path, iteration, min(iteration, 2), best=iteration <= 2)
+        write(tmp_path, iteration, min(iteration, 2))
     assert names_in(tmp_path) == ["02", "04", "10", "best", "latest"]
     assert (tmp_path / "best").read_text() == "iter_000002"
     (tmp_path / "iter_000020").mkdir()
@@ -108,25 +73,20 @@ def test_the_newest_the_best_those_of_the_guard_and_later_ones_are_kept(tmp_path
 
 
 def test_the_pointer_to_the_best_is_that_of_the_record(tmp_path, caplog):
-    for iteration in (1, 2):
-        write(tmp_path, iteration)
-    assert checkpoint.repair_best(tmp_path, {"iteration": 2}) is None
-    for best, state, wanted in (
-        ("iter_000001", {"iteration": 2, "validation": {"best": {"iteration": 1}}}, "iter_000001"),
-        ("iter_000002", {"iteration": 2, "validation": {"best": {"iteration": 1}}}, "iter_000001"),
-        ("iter_000002", {"iteration": 1, "validation": {"best": {"iteration": 1}}}, "iter_000002"),  # it is later
-        ("iter_000001", {"iteration": 2, "validation": {"best": {"iteration": 7}}}, "iter_000001"),  # it does not exist
+    for iteration in (1, 2, 3):
+        write(tmp_path, iteration, guard={"protected": [1]})
+    assert checkpoint.repair_best(tmp_path, {"iteration": 3}) is None
+    for named, iteration, best, wanted in (
+        (1, 3, 1, 1),
+        (2, 3, 1, 1),
+        (3, 2, 1, 3),  # it is later
+        (3, 2, 2, 2),  # but this one is better
+        (1, 3, 7, 1),  # it does not exist
     ):
-        (tmp_path / "best").write_text(best)
-        assert checkpoint.repair_best(tmp_path, state) == tmp_path / wanted
-        assert (tmp_path / "best").read_text() == wanted
-    assert [record.getMessage().count("names iter_000002") for record in caplog.records] == [1]
-    checkpoint.restore_best(tmp_path, 2)
-    assert (tmp_path / "best").read_text() == "iter_000002"
-    checkpoint.restore_best(tmp_path, -1)
-    checkpoint.restore_best(tmp_path, 7)
-    assert not (tmp_path / "best").exists()
-    assert [record.getMessage().count("iteration 7") for record in caplog.records] == [0, 1]
+        (tmp_path / "best").write_text(f"iter_00000{named}")
+        assert checkpoint.repair_best(tmp_path, state_of(iteration, best)) == tmp_path / f"iter_00000{wanted}"
+        assert (tmp_path / "best").read_text() == f"iter_00000{wanted}"
+    assert [message.count("names iter_000002") for message in caplog.messages] == [1]
 
 
 def test_a_kill_before_the_pointer_is_made_good_unless_it_has_changed_since(tmp_path):
@@ -143,13 +103,15 @@ def test_a_kill_before_the_pointer_is_made_good_unless_it_has_changed_since(tmp_
     assert checkpoint.newest_up_to(tmp_path, 1) == tmp_path / "iter_000001"
 
 
-def test_a_pointer_that_leaves_the_folder_is_refused(tmp_path):
-    write(tmp_path, 1, best=True)
+def test_a_pointer_that_leaves_the_folder_is_refused(tmp_path, caplog):
+    write(tmp_path, 1, 1)
     for text in ("../elsewhere", "iter_000001/..", "", "iter_000001\n../x", "\0"):
-        for pointer, read in (("latest", newest_checkpoint), ("best", checkpoint.best_checkpoint)):
+        for pointer in ("latest", "best"):
             (tmp_path / pointer).write_text(text)
-            with pytest.raises(UserError, match=rf"{pointer}: names .*not a checkpoint of this folder"):
-                read(tmp_path)
+        with pytest.raises(UserError, match=r"latest: names .*not a checkpoint of this folder"):
+            newest_checkpoint(tmp_path)
+        assert checkpoint.usable_best(tmp_path) is None
+        assert "not a checkpoint of this folder" in caplog.messages[-1]
     (tmp_path / "latest").unlink()
     os.mkfifo(tmp_path / "latest")
     with pytest.raises(UserError, match="latest: is a pipe"):
@@ -261,6 +223,18 @@ def test_a_file_that_is_cut_or_missing_and_a_changed_number(checkpoints, mode, d
     damage(checkpoints / "iter_000003/policy.safetensors")
     with pytest.raises(UserError, match=f"{said}.*before it is iter_000002"):
         check(checkpoints, mode)
+
+
+def test_a_file_that_cannot_be_loaded_is_the_users_error(checkpoints):
+    trainer = make_trainer()
+    modules = {"policy": trainer.models.policy}
+    for name in ("policy.safetensors", "policy_optimizer.safetensors", "random.safetensors"):
+        path, whole = checkpoints / "iter_000003" / name, (checkpoints / "iter_000003" / name).read_bytes()
+        for damage in (lambda path=path, whole=whole: path.write_bytes(whole[:-20]), path.unlink):
+            damage()
+            with pytest.raises(UserError, match="iter_000003: is damaged"):
+                load_training(checkpoints, modules, trainer.optimizers, World())
+        path.write_bytes(whole)
 
 
 @pytest.mark.parametrize("poison", [{"files": 3}, {"sizes": [1]}])

@@ -1,6 +1,7 @@
 """A run on the disk: how it begins, is saved, and goes on in its folder."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -29,7 +30,7 @@ def trained_in(folder, steps: int) -> RunCheckpointer:
     state.begin(Start())
     for _ in range(steps):
         state.trainer.step()
-    state.save(best=False)
+    state.save()
     return state
 
 
@@ -48,7 +49,7 @@ def test_by_default_saving_takes_at_most_a_twentieth_of_the_time(tmp_path, monke
     clock, found, run = [0.0], [], state_in(tmp_path, **keys)
     monkeypatch.setattr(checkpointing, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
-    def write(extras) -> None:
+    def write(random_of_ranks, staged) -> None:
         clock[0] += seconds
         found.append(run.trainer.iteration)
 
@@ -56,17 +57,17 @@ def test_by_default_saving_takes_at_most_a_twentieth_of_the_time(tmp_path, monke
     for run.trainer.iteration in range(1, 31):
         clock[0] += 1
         if run.is_due():
-            run.save(best=False)
+            run.save()
     assert found == saved
 
 
 def clock_of(world: World, folder) -> list[int]:
     run = state_in(folder, world=world)
-    run._write, saved = lambda extras: None, []
+    run._write, saved = lambda *_: None, []
     for run.trainer.iteration in range(1, 13):
         run.next_save = float("inf") if world.rank else 0.0
         if run.is_due():
-            run.save(best=False)
+            run.save()
             saved.append(run.trainer.iteration)
     return saved
 
@@ -104,22 +105,6 @@ def test_a_run_that_is_resumed_keeps_the_precision_in_which_it_began(tmp_path):
     assert config == settings()
 
 
-@pytest.mark.slow
-def test_a_run_goes_on_from_the_checkpoint_whose_name_somebody_wrote_into_latest(tmp_path):
-    first = trained_in(tmp_path, 2)
-    first.trainer.step()
-    first.save(best=False)
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"iteration": i}) + "\n" for i in (1, 2, 3)))
-    (tmp_path / "checkpoints/latest").write_text("iter_000002")
-    state = state_in(tmp_path)
-    state.begin(Start(resume=True))
-    assert state.trainer.iteration == 2
-    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 2
-    state.trainer.step()
-    state.save(best=False)
-    assert (tmp_path / "checkpoints/latest").read_text() == "iter_000003"
-
-
 def test_another_precision_is_reported(caplog):
     state = make_trainer().state_dict()
     for same in (state, {key: value for key, value in state.items() if key != "precision"}):  # the second: an older one
@@ -131,10 +116,12 @@ def test_another_precision_is_reported(caplog):
 
 def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path, caplog):
     caplog.set_level("INFO", logger="rlhf_dialog")
-    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n')
+    for name in ("metrics.jsonl", "ledger.jsonl"):
+        (tmp_path / name).write_text('{"iteration": 1}\n{"iteration": 2, "obj')
     state = state_in(tmp_path)
     state.begin(Start(resume=True))
-    assert (state.trainer.iteration, (tmp_path / "metrics.jsonl").read_text()) == (0, "")
+    assert state.trainer.iteration == 0
+    assert (tmp_path / "metrics.jsonl").read_text() == (tmp_path / "ledger.jsonl").read_text() == ""
     assert "has no checkpoint yet; the run starts from the beginning" in caplog.text
 
 
@@ -184,9 +171,6 @@ class Evaluated(Service):
     def load_state_dict(self, state):
         self.iteration = state["best"]["iteration"]
 
-    def wants(self, run):
-        return {"best"} if run.iteration == self.iteration else set()
-
 
 @pytest.mark.parametrize(("pointer", "best"), [("iter_000002", 1), (None, 1), ("../elsewhere", 1), ("iter_000001", 2)])
 def test_a_resumed_run_points_at_the_best_of_its_checkpoint(tmp_path, pointer, best):
@@ -194,14 +178,23 @@ def test_a_resumed_run_points_at_the_best_of_its_checkpoint(tmp_path, pointer, b
     first.services, other.services = [Evaluated(best)], [Evaluated(0)]
     first.begin(Start())
     for first.trainer.iteration in (1, 2):
-        first.save(best=False)
+        first.save()
     (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n{"iteration": 2}\n')
-    (tmp_path / "checkpoints/best").unlink(missing_ok=True)
+    (tmp_path / "checkpoints/best").unlink()
+    shutil.rmtree(tmp_path / "best_agent")
     if pointer:
         (tmp_path / "checkpoints/best").write_text(pointer)
     other.begin(Start(resume=True))
     assert (tmp_path / "checkpoints/best").read_text() == f"iter_00000{best}"
+    assert other.services[0].iteration == best
     assert (tmp_path / "best_agent").is_dir() == (best == 2)  # a kill came before it was written
+
+
+def test_a_damaged_pointer_to_the_best_is_removed_where_none_is_recorded(tmp_path):
+    trained_in(tmp_path, 1)
+    (tmp_path / "checkpoints/best").write_text("../elsewhere")
+    state_in(tmp_path).begin(Start(resume=True))
+    assert not (tmp_path / "checkpoints/best").exists()
 
 
 def test_a_run_with_the_weights_of_another_starts_its_own_count(tmp_path):

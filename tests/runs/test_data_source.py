@@ -158,7 +158,7 @@ def test_the_score_of_an_evaluation_is_all_that_is_paid():
     assert "success" not in found
     validation.compare(found["score"], 3)
     validation.compare(2.0, 4)
-    assert [validation.wants(SimpleNamespace(iteration=i)) for i in (3, 4)] == [{"save", "best"}, set()]
+    assert [validation.wants_checkpoint(SimpleNamespace(iteration=i)) for i in (3, 4)] == [True, False]
 
 
 def test_the_line_of_the_handcrafted_policy_is_known_where_acts_are_understood(own, tmp_path):

@@ -99,6 +99,22 @@ def test_only_a_run_that_goes_on_has_a_checkpoint_to_continue_from(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_with_the_weights_of_another_is_refused_where_a_run_could_be_lost(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old / "checkpoints/iter_000002", new):
+        folder.mkdir(parents=True)
+    (new / "config.yaml").touch()
+    for folder, start, said in (
+        (new, Start(weights_from=tmp_path / "absent"), "absent contains no checkpoint"),
+        (new, Start(resume=True, weights_from=old), "give one of them"),
+        (old, Start(overwrite=True, weights_from=old), "this run's own folder"),
+        (old, Start(weights_from=old), "already contains a run"),
+    ):
+        with pytest.raises(UserError, match=said):
+            start.check(folder, 5)
+    Start(weights_from=old).check(new, 5)
+
+
 def test_repair_sweeps_what_kills_left_and_nothing_else(tmp_path):
     (tmp_path / "checkpoints/iter_000002").mkdir(parents=True)
     for name in (

@@ -1,14 +1,11 @@
 """A resumed training gives the numbers of one that nobody disturbed; weights alone are taken by a new run."""
 
-import json
-
 import pytest
 import torch
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.runs.training_state import load_optimizer, load_weights, save_optimizer
-from tests.parts.processes import output_of
 from tests.parts.saving import CPU, KINDS, build, modules, resume, save, steps
 from tests.parts.tiny import gpt2, llama
 from tests.parts.trainers import parameters
@@ -28,21 +25,6 @@ def test_resume_gives_the_same_numbers_bit_for_bit(tmp_path, kind):
         ours = parameters(modules(second)[name])
         assert all(torch.equal(value, ours[key]) for key, value in parameters(module).items())
     assert len({metrics["objective/score"] for metrics in expected}) == 4
-
-
-@pytest.mark.slow
-def test_resume_in_another_process(tmp_path):
-    kind = "separate critic"
-    expected = steps(build(kind), 4)
-    trainer = build(kind)
-    steps(trainer, 2)
-    save(trainer, tmp_path)
-    code = (
-        "from tests.parts import offline, saving as t\nimport json, sys, pathlib\n"
-        f"trainer = t.resume({kind!r}, pathlib.Path({str(tmp_path)!r}))\n"
-        "json.dump(t.steps(trainer, 2), sys.stdout)"
-    )
-    assert json.loads(output_of("-c", code)) == expected[2:]
 
 
 @pytest.mark.slow

@@ -22,8 +22,8 @@ from tests.parts.tiny import gpt2, llama
 pytestmark = pytest.mark.multiprocess
 FSDP = {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_reshard_after_forward": True}
 ANSWERS = {
-    "ddp": {"distributed_type": "MULTI_GPU"},
-    "fsdp": {"distributed_type": "FSDP", "fsdp_config": FSDP},
+    "ddp": {"distributed_type": "MULTI_GPU", "mixed_precision": "bf16"},
+    "fsdp": {"distributed_type": "FSDP", "fsdp_config": FSDP, "mixed_precision": "no"},
 }
 
 
@@ -31,13 +31,13 @@ def launcher(name: str, folder: Path) -> list[str]:
     scripts = Path(sys.executable).parent
     if name == "zero3":
         return [str(scripts / "deepspeed"), "--num_accelerators", "2", "--master_port", str(free_port())]
-    machine = {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "num_processes": 2, "mixed_precision": "no"}
+    machine = {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "num_processes": 2}
     answers = {**machine, **ANSWERS[name], "main_process_port": free_port()}
     (folder / "answers.yaml").write_text(yaml.safe_dump(answers))
     return [str(scripts / "accelerate"), "launch", "--config_file", str(folder / "answers.yaml")]
 
 
-@pytest.mark.parametrize(("name", "said"), [("ddp", ""), ("fsdp", "FSDP2"), ("zero3", "ZeRO stage 3")])
+@pytest.mark.parametrize(("name", "said"), [("ddp", "precision: bf16"), ("fsdp", "FSDP2"), ("zero3", "ZeRO stage 3")])
 def test_a_launcher_starts_a_run(world, tmp_path, name, said):
     keys = {"reward_class": {"id": "LengthMatch"}, "max_iterations": 1, "experiment_name": name}
     if name == "zero3":
@@ -51,7 +51,9 @@ def test_a_launcher_starts_a_run(world, tmp_path, name, said):
     ended = run_command(*launcher(name, tmp_path), *words, cwd=tmp_path, env=env)
     assert ended.returncode == 0, ended.stderr[-6000:]
     assert said in ended.stdout + ended.stderr
-    (line,) = (tmp_path / "run_results" / name / "metrics.jsonl").read_text().splitlines()
+    run = tmp_path / "run_results" / name
+    assert (yaml.safe_load((run / "config.yaml").read_text())["precision"] == "bf16") == (name == "ddp")
+    (line,) = (run / "metrics.jsonl").read_text().splitlines()
     assert "time/wait" in json.loads(line)  # for another process
 
 

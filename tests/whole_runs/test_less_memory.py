@@ -18,7 +18,6 @@ KINDS = {
         *shlex.split("false --lora_target_modules [c_attn] --activation_checkpointing"),
     ],
     "lora, fp16": [*LORA, "--use_amp", "--amp_dtype", "fp16"],
-    "fp16": ["--use_amp", "--amp_dtype", "fp16"],
 }
 
 

@@ -1,15 +1,14 @@
 """Runs of policies that are killed before any change of the disk, that meet a full disk, or get a signal, lose no iteration."""
 
+import os
 import signal
-import subprocess
 
 import pytest
 import yaml
 
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
-from tests.parts.forked_cli import ForkedCLI
+from tests.parts.forked_cli import ForkedCLI, wait_for
 from tests.parts.policy_runs import SMALL, domain_file, numbers
-from tests.parts.processes import HANGING, ROOT, start_python
 
 pytestmark = pytest.mark.slow
 
@@ -75,17 +74,14 @@ def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(cli, config):
     assert left(config, "full") == left(config, "whole")
 
 
-def test_a_signal_finishes_the_iteration_and_ends_with_its_code(config):
+def test_a_signal_finishes_the_iteration_and_ends_with_its_code(cli, config):
     words = ["--epoch", "100000", "--eval_interval", "0", "--save_interval", "100000", "--log_interval", "1"]
-    run = start_python(ROOT / "scripts" / "train_policy.py", "--config", config, *words, stderr=subprocess.PIPE)
-    for line in run.stderr:
-        if line.startswith("iteration 3 "):
-            break
-    run.send_signal(signal.SIGTERM)
-    said = run.communicate(timeout=HANGING)[1]
-    assert run.returncode == 143, said
-    rows = numbers(config.parent / "runs" / "tea")
-    latest = (config.parent / "runs" / "tea" / "checkpoints" / "latest").read_text(encoding="utf-8")
-    assert latest == f"iter_{len(rows):06d}"
+    metrics = config.parent / "runs/tea/metrics.jsonl"
+    pid = cli.start(config.parent, "train-policy", "--config", "tea.yaml", *words)
+    wait_for(lambda: metrics.is_file() and metrics.read_bytes().count(b"\n") >= 3, pid)
+    os.kill(pid, signal.SIGTERM)
+    assert cli.end() == 143
+    said = (config.parent / "said").read_text()
+    assert position(config, "tea")[0] == position(config, "tea")[1] >= 3
     assert "continue with --resume" in said
     assert "export" not in said

@@ -3,20 +3,16 @@
 import json
 import os
 import signal
-import sys
-from pathlib import Path
 
 import pytest
-import yaml
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
 from rlhf_dialog.distributed import rank_errors
 from rlhf_dialog.runs import agent
 from tests.parts import tiny
-from tests.parts.processes import ROOT, environment, run_command
 from tests.parts.rank_runs import RUN, codes, lines, seen, weights
-from tests.parts.ranks import free_port, runs_in_ranks
+from tests.parts.ranks import runs_in_ranks
 
 pytestmark = pytest.mark.multiprocess
 
@@ -64,7 +60,6 @@ def test_a_reward_that_raises_on_one_rank_ends_all_and_names_it(ppo):
     assert "in bad_end" in (RUN / "error.log").read_text()
     assert [line["iteration"] for line in lines()] == [1, 2]
     assert not (RUN / ".lock").exists()
-    assert ppo(2, "--resume", "--reward_class.args", "{}")[0][0] == 2  # another reward is another run
 
 
 def test_an_evaluation_that_fails_on_rank_0_costs_no_iteration(ppo):
@@ -102,7 +97,8 @@ def test_a_signal_that_one_rank_gets_ends_all_after_the_same_iteration(ppo):
 
 def test_what_only_rank_0_may_see_refuses_all(ppo, monkeypatch):
     monkeypatch.setattr(rank_errors, "REPORT_TIMEOUT", 1.0)  # no launcher ends the other one
-    assert {code for code, *_ in ppo(2, "--max_iterations", "1")} == {0}
+    RUN.mkdir(parents=True)
+    (RUN / "metrics.jsonl").write_text('{"iteration": 1}\n')
     first, second = ppo(2)
     assert (first[0], second[0], second[2]) == (2, 2, "")
     assert first[2].count("already contains a run") == 1
@@ -124,12 +120,6 @@ def test_ranks_with_other_data_are_refused(ppo, tmp_path, world):
     assert "rank 1 differs from rank 0" in first[2]
     assert "\n  data: '20 prompts" in first[2]
 
-    def other_steps(rank: int) -> int:
-        return main(["--config", "ppo.yaml", "--ppo_epoch", str(rank + 1)])
-
-    first, _ = runs_in_ranks(2, other_steps, tmp_path)
-    assert "ppo_epoch: 1 on rank 0, 2 on rank 1" in first[2]
-
 
 def test_a_signal_to_rank_0_outside_of_the_iterations_ends_rank_1_with_3(ppo, monkeypatch):
     whole = agent.load_models
@@ -145,30 +135,14 @@ def test_a_signal_to_rank_0_outside_of_the_iterations_ends_rank_1_with_3(ppo, mo
     assert "lost another process" in second[2]
 
 
-def test_what_accelerate_was_asked_for_is_honoured_or_refused_in_one_sentence(ppo):
-    answers = {"distributed_type": "MULTI_GPU", "num_processes": 2, "num_machines": 1, "mixed_precision": "bf16"}
-    command = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config_file", "answers.yaml"]
-    refused = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 1}}
-    words = [*command, ROOT / "train_ppo.py", "--config", "ppo.yaml", "--max_iterations", "1"]
-    words += ["--reward_class", "{id: LengthMatch}"]
-    for code, more in ((1, refused), (0, {})):
-        Path("answers.yaml").write_text(yaml.safe_dump(answers | {"main_process_port": free_port()} | more))
-        ran = run_command(*words, env=environment(ACCELERATE_USE_CPU="true"))
-        assert ran.returncode == code, ran.stderr
-        assert ran.stderr.count("fsdp_version: 1 is not supported") == code
-        assert Path("run_results").exists() == (code == 0)
-    assert ran.stderr.count("from accelerate's configuration: precision: bf16") == 1
-    assert yaml.safe_load((RUN / "config.yaml").read_text())["precision"] == "bf16"
-
-
 def test_three_ranks_save_and_two_or_one_go_on_in_any_way(ppo):
     assert codes(ppo(3, "--use_fsdp", "true", "--max_iterations", "2")) == [0, 0, 0]
     saved = weights(RUN / "checkpoints/iter_000002")
     assert {"policy_optimizer.safetensors.3.exp_avg", "critic_optimizer.safetensors.0.step"} <= set(saved)
-    assert codes(ppo(3, "--max_iterations", "2", "--experiment_name", "ddp")) == [0, 0, 0]
-    other = weights(Path("run_results/ddp/checkpoints/iter_000002"))
-    assert {name: x.shape for name, x in other.items()} == {name: x.shape for name, x in saved.items()}
-    for size, keys in ((2, ["--use_fsdp", "true"]), (1, [])):
-        ended = ppo(size, *keys, "--resume", "--max_iterations", "3", "--save_interval", "5")
+    for size, keys, length in ((2, ["--use_fsdp", "true"], 3), (1, [], 4)):
+        ended = ppo(size, *keys, "--resume", "--max_iterations", str(length), "--save_interval", "5")
         assert codes(ended) == [0] * size, ended[0][2]
-        assert len(lines()) == 3
+        assert len(lines()) == length
+    other = weights(RUN / "checkpoints/iter_000004")  # of one process
+    shapes = [{name: x.shape for name, x in some.items() if "random" not in name} for some in (saved, other)]
+    assert shapes[0] == shapes[1]

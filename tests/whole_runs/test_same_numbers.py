@@ -48,13 +48,16 @@ RUNS = {
     "gae": ("train", PPO),
     "lora": ("train", PPO | {"advantage_estimator": "rloo", "use_lora": True, "lora_r": 4, "lora_alpha": 8}),
     "separate_critic": ("train", PPO | {"use_share_model": False}),
-    "sft": ("train-sft", STAGE | {"n_layer": 1, "n_embd": 128, "max_eval_prompts": 8, "evals": 1, "dropout": 0.1}),
+    "sft": (
+        "train-sft",
+        STAGE | {"n_layer": 1, "n_embd": 128, "max_eval_prompts": 8, "evals": 3, "patience": 3, "dropout": 0.1},
+    ),
     "preference": (
         "train-preference-model",
         STAGE | {"data_path": "../inputs/pairs.jsonl", "model_path": "../inputs/model", "num_samples": 0},
     ),
-    "relevance": ("train-relevance-model", STAGE | {"architecture": "convolution", "members": 1, "bank_size": 8}),
-    "night": ("feedback learn", hashes.NIGHT | {"sft_data_path": "../inputs/data", "batch_size": 16}),
+    "relevance": ("train-relevance-model", STAGE | {"architecture": "convolution", "members": 2, "bank_size": 8}),
+    "night": ("feedback learn", hashes.NIGHT | {"sft_data_path": "../inputs/data", "batch_size": 16, "steps": 6}),
 }
 
 

@@ -11,10 +11,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, load_config
+from rlhf_dialog import ChatAgent, PPOAgent, load_config
 from rlhf_dialog.training.update import PPOUpdate
 from tests.parts import tiny
-from tests.parts.agents import save
 from tests.parts.full_gpu import MESSAGE, fill_gpu
 from tests.parts.ppo_runs import BROKEN_LINE, planned, rows, same, settings, tree, weights, without_clocks
 
@@ -116,15 +115,6 @@ def test_arguments_of_train_replace_keys(world, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
-    save(tmp_path / "ref", seed=5)
-    assert run("--ref_model", "./ref") == 0
-    first = rows(tmp_path / "run_results" / "ppo")[0]
-    assert first["objective/kl_initial"] == first["objective/kl"]
-    assert abs(first["objective/kl"]) > 1e-3  # an estimate, of either sign
-
-
-@pytest.mark.slow
 def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
     assert run() == 0
     for name in ("model", "data"):
@@ -161,19 +151,6 @@ def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
     (more / "checkpoints" / "latest").write_text("iter_000000", encoding="utf-8")  # as if it had been killed at once
     assert run(*run_to, "2", "--resume") == 0
     assert without_clocks(more) == without_clocks(new)
-
-
-@pytest.mark.slow
-def test_weights_only_refuses_what_could_lose_a_run(run, refused):
-    assert run() == 0
-    for words, said in (
-        ("", "give the folder of the run"),
-        ("absent --experiment_name new", "absent contains no checkpoint"),
-        ("run_results/ppo --resume", "give one of them"),
-        ("run_results/ppo --overwrite", "this run's own folder"),
-        ("run_results/ppo", "already contains a run"),
-    ):
-        assert said in refused("--resume_weights_only", *words.split())
 
 
 @pytest.mark.slow
@@ -283,27 +260,6 @@ def test_a_full_gpu_ends_with_code_3_and_the_size_that_fits_is_kept(run, tmp_pat
 
 
 @pytest.mark.slow
-def test_the_best_before_a_resume_is_beaten_only_by_a_better_one(run, tmp_path):
-    words = ["--eval_interval", "1", "--eval_episodes", "2", "--keep_checkpoints", "1"]
-    best = tmp_path / "run_results/ppo/checkpoints/best"
-    folder = tmp_path / "run_results/ppo"
-    assert run(*words, *planned(0.6, 0.2), "--max_iterations", "2") == 0
-    assert run(*words, *planned(0.5), "--max_iterations", "3", "--resume") == 0
-    assert best.read_text(encoding="utf-8") == "iter_000001"
-    assert run(*words, *planned(0.7), "--max_iterations", "4", "--resume") == 0
-    assert best.read_text(encoding="utf-8") == "iter_000004"
-    best_agent = weights(folder / "best_agent")
-    best.write_text("iter_000001", encoding="utf-8")  # as a kill between the checkpoint and its agent leaves it
-    shutil.rmtree(folder / "best_agent")
-    assert run(*words, *planned(), "--max_iterations", "4", "--resume") == 0
-    assert best.read_text(encoding="utf-8") == "iter_000004"
-    assert same(weights(folder / "best_agent"), best_agent)
-    other = ["--eval_metric", "mean_words"]  # the best score is no measure for it
-    assert run(*words, *planned(0.1), *other, "--max_iterations", "5", "--resume") == 0
-    assert best.read_text(encoding="utf-8") == "iter_000005"
-
-
-@pytest.mark.slow
 def test_smoke_passes_every_stage_meets_the_same_mistakes_and_leaves_nothing(run, refused, tmp_path, capsys, caplog):
     words = ["--eval_interval", "3", "--num_responses_per_prompt", "2", "--rollout_batch_size", "40"]
     assert run("--smoke", *words, "--max_iterations", "100", "--use_tensorboard", "true") == 0
@@ -315,24 +271,6 @@ def test_smoke_passes_every_stage_meets_the_same_mistakes_and_leaves_nothing(run
     assert "4 responses" in caplog.text
     refused("--smoke", "--env.args.data_path", "./absent")
     refused("--smoke", "--reward_class", "{id: Broken, args: {at: 1}}")
-
-
-@pytest.mark.slow
-def test_validation_prompts_without_what_the_reward_needs(refused, run, tmp_path):
-    folder = tmp_path / "some"
-    folder.mkdir()
-    turns = '"dialog": ["Hello there .", "Hi .", "Bye ."]'
-    (folder / "train.jsonl").write_text("{" + turns + ', "act": [1, 2, 1]}\n', encoding="utf-8")
-    (folder / "validation.jsonl").write_text("{" + turns + "}\n", encoding="utf-8")
-
-    @RewardFactory.register("WantsActs")
-    class WantsActs(RewardFactory.classes["Vowels"]):  # type: ignore[misc]
-        needs = ("act",)
-
-    words = ["--env.args.data_path", "some", "--eval_interval", "2"]
-    message = refused(*words, "--reward_class", "{id: WantsActs}")
-    assert "2 of 2 prompts of the validation split (eval_interval) have no act" in message
-    assert run(*words, "--reward_class", "{id: Vowels}") == 0
 
 
 @pytest.mark.slow

@@ -3,25 +3,8 @@
 import itertools
 import json
 
-import pytest
-import yaml
-
 from experiments.dailydialog import draws
 from rlhf_dialog.data.prompts import load_prompts
-from tests.parts import tiny
-
-REWARD = {"id": "CompositeReward", "args": {"parts": [{"id": "CopyPrice"}, {"id": "Meteor", "weight": 2.0}]}}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    tiny.gpt2().save_pretrained(root / "start")
-    tiny.byte_tokenizer().save_pretrained(root / "start")
-    data = str(tiny.write_data(root / "data", 6))
-    config = {"model_path": str(root / "start"), "env": {"args": {"data_path": data}}, "reward_class": REWARD}
-    (root / "reward.yaml").write_text(yaml.safe_dump({**config, "max_new_tokens": 7}))
-    return root
 
 
 def test_draws_are_ranked_by_what_needs_no_reference(world, tmp_path):

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from experiments.dailydialog import rows
 from experiments.dailydialog.numbers import RowFile
@@ -16,37 +15,13 @@ from rlhf_dialog.commands import evaluate
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import measure
 from rlhf_dialog.evaluation.replies import generate_replies
-from tests.parts import tiny
-
-REWARD = {"id": "CompositeReward", "args": {"parts": [{"id": "CopyPrice"}, {"id": "Meteor", "weight": 2.0}]}}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    for name, seed in (("start", 0), ("agent", 1)):
-        tiny.gpt2(seed=seed).save_pretrained(root / name)
-        tiny.byte_tokenizer().save_pretrained(root / name)
-    data = str(tiny.write_data(root / "data", 6))
-    config = {"model_path": str(root / "start"), "env": {"args": {"data_path": data}}, "reward_class": REWARD}
-    (root / "reward.yaml").write_text(yaml.safe_dump({**config, "max_new_tokens": 7}))
-    return root
+from tests.parts.byte_agents import token_by_token
 
 
 def plan(world, folder, some, **changes):
-    given = {
-        "data": str(world / "data"),
-        "split": "validation",
-        "prompts": None,
-        "seed": 0,
-        "temperature": 0.7,
-        "config": str(world / "reward.yaml"),
-        "start": str(world / "start"),
-        "folder": str(folder),
-        "bias_prompts": 4,
-        "bias_tokens": 300,
-        "rows": some,
-    }
+    places = {"data": str(world / "data"), "config": str(world / "reward.yaml"), "start": str(world / "start")}
+    given = {"split": "validation", "prompts": None, "seed": 0, "temperature": 0.7, "folder": str(folder)}
+    given |= {"bias_prompts": 4, "bias_tokens": 300, "rows": some, **places}
     return Plan(**given | changes)
 
 
@@ -95,15 +70,10 @@ def test_the_distance_from_the_start_by_hand(world, made):
     assert "kl" not in RowFile(made, "start_1").read()  # of the first draw alone
     assert RowFile(made, "best_of_2").read()["kl"] == pytest.approx(np.log(2) - 0.5)
     for number, prompt in list(enumerate(table.prompts))[:3]:
-        agent, start = (rows.ChatAgent.load(world / name) for name in ("agent", "start"))
-        ids, total = agent.encoder.encode_prompt(prompt.prompt_turns), 0.0
-        reply = agent.encoder.encode_reply(replies[number]["response"])
-        for token in reply[:-1] if replies[number]["truncated"] else reply:
-            with torch.no_grad():
-                ours, theirs = (
-                    (one.policy.lm(torch.tensor([ids])).logits[0, -1] / 0.7).log_softmax(-1) for one in (agent, start)
-                )
-            total, ids = total + float((ours.exp() * (ours - theirs)).sum()), [*ids, token]
+        speakers = [rows.ChatAgent.load(world / name) for name in ("agent", "start")]
+        reply = prompt.with_reply(replies[number]["response"], replies[number]["truncated"])
+        pairs = [logprobs for _, logprobs in token_by_token(speakers, reply, 0.7)]
+        total = sum(float((ours.exp() * (ours - theirs)).sum()) for ours, theirs in pairs)
         assert kl[number] == pytest.approx(total, abs=1e-4)
 
 

@@ -1,13 +1,13 @@
 """The loss in nats a word, by one forward pass for each token."""
 
 import pytest
-import torch
 
 from experiments.dailydialog.words import READ, nats_a_word
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 from tests.parts import tiny
+from tests.parts.byte_agents import token_by_token
 
 
 def test_nats_a_word_by_hand(tmp_path):
@@ -19,11 +19,8 @@ def test_nats_a_word_by_hand(tmp_path):
     agent, nats, words = ChatAgent.load(tmp_path / "model", settings=settings), 0.0, 0
     found = nats_a_word(agent, data, keys | {"max_eval_prompts": 2})
     for prompt in pick_prompts(load_prompts(data, "validation"), 2, 0):
-        ids = agent.encoder.encode_prompt(prompt.prompt_turns)
         words += len(prompt.reference.split()) + 1
-        for token in agent.encoder.encode_reply(prompt.reference):
-            with torch.no_grad():
-                nats -= agent.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1)[token].item()
-            ids = [*ids, token]
+        tokens = token_by_token([agent], prompt.with_reply(prompt.reference, False))
+        nats -= sum(logprobs[token].item() for token, (logprobs,) in tokens)
     assert found["words"] == words
     assert found["nats_a_word"] == pytest.approx(nats / words, rel=1e-4)

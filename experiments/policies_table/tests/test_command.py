@@ -8,20 +8,8 @@ import pytest
 from experiments.policies_table import command as benchmark_policies
 from tests.parts.policy_runs import domain_file
 
-TINY = [
-    "--policies",
-    "dqn",
-    "gp_sarsa",
-    "--errors",
-    "15",
-    "--seeds",
-    "2",
-    "--marks",
-    "10",
-    "20",
-    "--test_dialogues",
-    "20",
-]
+TINY = ["--policies", "dqn", "gp_sarsa", "--errors", "15", "--seeds", "2"]
+TINY += ["--marks", "10", "20", "--test_dialogues", "20"]
 
 
 def in_this_process(jobs, num_processes):

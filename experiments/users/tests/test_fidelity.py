@@ -14,21 +14,7 @@ REAL = [
 
 
 def test_the_text_handling():
-    assert tokens("It’s 5 o'clock, isn't it?") == [
-        "it",
-        "'",
-        "s",
-        "5",
-        "o",
-        "'",
-        "clock",
-        ",",
-        "isn",
-        "'",
-        "t",
-        "it",
-        "?",
-    ]
+    assert " ".join(tokens("It’s 5 o'clock, isn't it?")) == "it ' s 5 o ' clock , isn ' t it ?"
     assert words("Well ... , it's Ü!") == ["well", "it", "s", "ü"]
     assert words("It is far , no ?") == words("it is FAR, no?")
 

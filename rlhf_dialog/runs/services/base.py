@@ -83,9 +83,9 @@ class Service:
         """Called after each iteration; returns metrics to add. What it raises ends the run, which is saved first."""
         return {}
 
-    def wants(self, run: Any) -> set[str]:
-        """What follows `after_iteration`: "save" a checkpoint, as "best" too; "stop" raises in `iteration_ended`."""
-        return set()
+    def wants_checkpoint(self, run: Any) -> bool:
+        """Whether the iteration is to have a checkpoint; called after `after_iteration`."""
+        return False
 
     def iteration_ended(self, run: Any, saved: bool) -> None:
         """Called at the end of each iteration; `saved`: it has a checkpoint. Raises what ends the run."""
@@ -117,12 +117,10 @@ def after_iteration(run: Run, services: Sequence[Service], metrics: Metrics) -> 
         metrics.update(service.after_iteration(run, metrics))
 
 
-def end_iteration(run: Run, services: Sequence[Service], is_due: bool, save: Callable[[bool], object]) -> None:
+def end_iteration(run: Run, services: Sequence[Service], is_due: bool, save: Callable[[], object]) -> None:
     """Save the iteration if it `is_due`, if a service wants it, and at the end; then the run may stop."""
-    wants = set[str]().union(*[service.wants(run) for service in services])
-    if run.done or is_due:
-        wants.add("save")
-    if wants:
-        save("best" in wants)
+    saves = any([service.wants_checkpoint(run) for service in services]) or run.done or is_due  # asks all of them
+    if saves:
+        save()
     for service in reversed(services):
-        service.iteration_ended(run, saved=bool(wants))
+        service.iteration_ended(run, saves)

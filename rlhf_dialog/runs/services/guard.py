@@ -166,8 +166,8 @@ class RunGuard(Service):
             numbers |= {f"guard/{name}_change": found.mean, f"guard/{name}_error": found.error}
         return alarm, numbers
 
-    def wants(self, run: PPORun) -> set[str]:
-        return {"save", "stop"} if self.alarm else set()
+    def wants_checkpoint(self, run: PPORun) -> bool:
+        return self.alarm is not None
 
     def iteration_ended(self, run: PPORun, saved: bool) -> None:
         self._stop(run)

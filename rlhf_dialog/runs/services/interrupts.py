@@ -63,7 +63,7 @@ class Interrupts(Service):
         """Whether a signal has asked the run to end after this iteration."""
         return self.signum is not None
 
-    def wants(self, run: Run) -> set[str]:
+    def wants_checkpoint(self, run: Run) -> bool:
         """A signal that any process has received ends the run after this iteration.
 
         One that arrives after this call takes effect at the next, so that all processes end together.
@@ -72,7 +72,7 @@ class Interrupts(Service):
         self._agreed = bool(signals)
         if signals and self.signum is None:
             self.signum, self._asked_at = max(signals), time.monotonic()
-        return {"save", "stop"} if signals else set()
+        return bool(signals)
 
     def iteration_ended(self, run: Run, saved: bool) -> None:
         """End the run if a signal has asked for it, and the iteration has a checkpoint."""

@@ -25,7 +25,7 @@ class Rescue:
     An iteration is saved only if metrics.jsonl has its line, without which no checkpoint could be resumed.
     """
 
-    def __init__(self, run: PPORun, services: Sequence[Service], save: Callable[[bool], object]):
+    def __init__(self, run: PPORun, services: Sequence[Service], save: Callable[[], object]):
         self.run, self.world, self.services, self.save = run, run.world, services, save
 
     @contextmanager
@@ -60,7 +60,7 @@ class Rescue:
                 lambda: all([service.complete(self.run, metrics) for service in self.services])
             )
             if saves:
-                self.save(False)
+                self.save()
         except (UserError, RunStopped, OSError, RuntimeError) as second:
             logger.warning("iteration %d could not be saved before the run ends: %s", self.run.iteration, second)
             saves = False
@@ -96,10 +96,8 @@ def failures_recorded(config: Config, folder: Path, world: World, is_trial: bool
         yield
     except Exception as error:
         if lacks_memory(error) or FULL in str(error):
-            what, rest = (
-                str(error) if isinstance(error, RunStopped) else describe_full_gpu(error),
-                "There is no checkpoint yet",
-            )
+            what = str(error) if isinstance(error, RunStopped) else describe_full_gpu(error)
+            rest = "There is no checkpoint yet"
             useful = [key for key in remedies(config) if not (ONE_ROW in what and key.startswith("per_device_"))]
             with suppress(UserError):
                 if newest := newest_checkpoint(folder / "checkpoints"):

@@ -7,11 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Protocol
+from typing import Any
 
 from rich.progress import BarColumn, Progress, RenderableColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column
@@ -38,14 +38,6 @@ NUM_SHOWN = 8  # metrics in the console line of an evaluation
 SHOWN_LETTERS = 100  # of a turn or reply in the console
 LONG = 10.0  # seconds after which an iteration says where it is
 LOGGED_EVERY = 30.0  # seconds, where no terminal shows it
-
-
-class Tracker(Protocol):
-    """One destination of metrics."""
-
-    def log(self, step: int, metrics: Metrics) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class JsonlTracker:
@@ -247,7 +239,7 @@ class Trackers(OptionalOutputs):
         folder: Path,
         done: int = 0,
         wandb: WandbTracker | None = None,
-        console: Callable[[], Tracker] | None = None,
+        console: Callable[[], LiveLine] | None = None,
     ):
         """`done`: iterations that the run goes on after. `wandb` is open already. `console`: in place of `ConsoleTracker`."""
         super().__init__()
@@ -305,7 +297,7 @@ class TrackerService(Service):
     """
 
     def __init__(
-        self, config: Tracked, folder: Path, world: World, goes_on: bool, console: Callable[[], Tracker] | None = None
+        self, config: Tracked, folder: Path, world: World, goes_on: bool, console: Callable[[], LiveLine] | None = None
     ):
         self.config, self.console = config, console
         self.wandb: WandbTracker | None = None
@@ -345,11 +337,9 @@ class TrackerService(Service):
     def complete(self, run: Run, metrics: Metrics) -> bool:
         return self.trackers is not None and self.trackers.complete(run.iteration, metrics)
 
-    @contextmanager
-    def pause(self) -> Iterator[None]:
+    def pause(self) -> AbstractContextManager[None]:
         """Hide the live line while the block runs."""
-        with self.trackers.pause() if self.trackers else nullcontext():
-            yield
+        return self.trackers.pause() if self.trackers else nullcontext()
 
     def show_table(self, step: int, columns: list[str], rows: list[list[Any]]) -> None:
         """Log rows of the ledger as a table to wandb and TensorBoard."""

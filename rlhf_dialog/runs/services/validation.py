@@ -82,8 +82,8 @@ class Validation(Service):
     def after_iteration(self, run: PPORun, metrics: Metrics) -> Metrics:
         return self.validate(run.trainer) if self.due(run.iteration, run.done) else {}
 
-    def wants(self, run: PPORun) -> set[str]:
-        return {"save", "best"} if self.best is not None and self.best.iteration == run.iteration else set()
+    def wants_checkpoint(self, run: PPORun) -> bool:
+        return self.best is not None and self.best.iteration == run.iteration
 
     def due(self, iteration: int, done: bool) -> bool:
         """Whether to evaluate after `iteration`; always after the last one."""

@@ -137,7 +137,7 @@ class PolicyRun(ActRun):
         while not self.done:
             metrics = self._iterate() | (self.imitation if self.iteration == 1 else {})
             after_iteration(self, self.services, metrics)
-            end_iteration(self, self.services, self.iteration % config.save_interval == 0, lambda best: self._save())
+            end_iteration(self, self.services, self.iteration % config.save_interval == 0, self._save)
 
     def _iterate(self) -> Metrics:
         """Sample `batchsz` turns, learn from them, and evaluate where it is time."""

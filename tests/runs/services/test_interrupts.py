@@ -54,7 +54,7 @@ def test_an_iteration_that_ends_in_time_is_finished_and_left_only_when_saved(sig
         assert not watch.asked
         signal.raise_signal(signum)
         assert watch.asked
-        assert watch.wants(at(2)) == {"save", "stop"}
+        assert watch.wants_checkpoint(at(2))
         watch.iteration_ended(at(2), saved=False)
         with pytest.raises(ENDS.get(signum, SystemExit)) as error:
             watch.iteration_ended(at(3), saved=True)

@@ -1,4 +1,4 @@
-"""A supervised training that was killed goes on to the model of an undisturbed one, bit for bit; damage is refused."""
+"""Which checkpoint a supervised training goes on from; damage is refused."""
 
 import json
 import os
@@ -8,10 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.commands.supervised import train_intent_classifier, train_relevance_model, train_sft
+from rlhf_dialog.commands.supervised import train_sft
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.training.supervised.checkpoints import (
     COMPLETE,
@@ -24,17 +23,6 @@ from rlhf_dialog.training.supervised.relevance import model as relevance
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from tests.parts import tiny
 
-COMMON = ("--device", "cpu", "--pytorch_threads", "1", "--max_steps", "8", "--batch_size", "4", "--vocab_size", "300")
-SMALL = ("--hidden_size", "8")
-ALWAYS = ("--checkpoint_minutes", "1e-9")
-STAGES = {
-    "sft": (
-        train_sft,
-        ("--n_layer", "1", "--n_embd", "16", "--n_head", "2", "--dropout", "0.3", "--evals", "4", "--patience", "3"),
-    ),
-    "intent": (train_intent_classifier, (*SMALL, "--num_layers", "1", "--num_heads", "2")),
-    "relevance": (train_relevance_model, (*SMALL, "--members", "2", "--salad_weight", "2", "--bank_size", "5")),
-}
 SPOILED = {
     "pickle": lambda data: pickle.dumps(os.getcwd),
     "truncated": lambda data: data[: len(data) // 2],
@@ -158,78 +146,32 @@ def test_the_members_of_a_relevance_model_come_back_to_the_same_training_alone(t
             relevance.restore_members(fresh, path, "a")
 
 
-# whole trainings
+# whole trainings; tests/whole_runs/test_same_numbers.py kills them
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return str(tiny.write_data(tmp_path_factory.mktemp("data"), 20))
-
-
-def trained(stage, data, output, *words):
-    command, own = STAGES[stage]
-    return command(["--data_path", data, "--output", str(output), *COMMON, *own, *words])
-
-
-def stopped(monkeypatch, stage, data, output):
-    """Trained with a checkpoint at each step, or behind the first member, to Ctrl-C behind the third one or in the second."""
-    calls = []
-
-    def counted(real, limit):
-        def call(*arguments, **keys):
-            calls.append(real(*arguments, **keys))
-            if len(calls) == limit:
-                raise KeyboardInterrupt
-
-        return call
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "on_save", counted(Checkpoints.on_save, 3))
-        patch.setattr(relevance, "fit", counted(relevance.fit, 2))
-        assert trained(stage, data, output, *ALWAYS) == 130
-
-
-def unfinished(output):
-    return output.parent / f".{output.name}.unfinished"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", STAGES)
-def test_it_goes_on_to_the_same_model(stage, data, tmp_path, monkeypatch, caplog):
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    assert trained(stage, data, whole) == 0
-    stopped(monkeypatch, stage, data, part)
-    assert not part.exists()
-    assert unfinished(part).is_dir()
-    assert trained(stage, data, part) == 0
-    assert ("goes on after member 1, from " if stage == "relevance" else "goes on after step 3, from ") in caplog.text
-    first, second = (load_file(folder / "model.safetensors") for folder in (whole, part))
-    assert first.keys() == second.keys()
-    assert all(first[name].equal(second[name]) for name in first)
-    report = "training.json" if stage == "sft" else "report.json"
-    reports = [json.loads((folder / report).read_text(encoding="utf-8")) for folder in (whole, part)]
-    clock = ("seconds", "settings", "config")
-    kept = [{name: value for name, value in one.items() if name not in clock} for one in reports]
-    assert kept[0] == kept[1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["part", "whole"]
+def trained(data, output, *words):
+    sizes = ["--n_layer", "1", "--n_embd", "16", "--n_head", "2", "--vocab_size", "300", "--evals", "1"]
+    few = ["--max_steps", "4", "--batch_size", "4", "--device", "cpu", "--pytorch_threads", "1"]
+    return train_sft(["--data_path", str(data), "--output", str(output), *sizes, *few, *words])
 
 
 @pytest.mark.slow
 def test_the_same_command_again_ends_with_0_and_changes_nothing(tmp_path, capsys):
     """Also where a kill left the checkpoints; other data, settings or `resume: never` are refused as before."""
     data, output = tiny.write_data(tmp_path / "data", 20), tmp_path / "out"
-    assert trained("sft", str(data), output) == 0
+    unfinished = tmp_path / ".out.unfinished"
+    assert trained(data, output) == 0
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
-    (unfinished(output) / "checkpoint-7").mkdir(parents=True)
+    (unfinished / "checkpoint-7").mkdir(parents=True)
     capsys.readouterr()
-    assert trained("sft", str(data), output, "--checkpoint_minutes", "9") == 0
+    assert trained(data, output, "--checkpoint_minutes", "9") == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert str(output) in line
-    assert not unfinished(output).exists()
-    assert trained("sft", str(data), output, "--resume", "never") == 2
-    assert trained("sft", str(data), output, "--learning_rate", "1e-3") == 2
+    assert not unfinished.exists()
+    assert trained(data, output, "--resume", "never") == 2
+    assert trained(data, output, "--learning_rate", "1e-3") == 2
     text = data / "train" / "dialogues_train.txt"
     text.write_text(text.read_text().replace("the", "thy", 1))
-    assert trained("sft", str(data), output) == 2
+    assert trained(data, output) == 2
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
     assert "is not empty" in capsys.readouterr().err
