@@ -87,8 +87,8 @@ class Sampler:
         self.host = VectorEnv(make, seed, num_envs) if host is None else host
         self.places = [_Place(number, number) for number in range(num_envs)]
 
-    def sample(self, policy: DialoguePolicy, num_turns: int, deterministic: bool = False) -> list[Episode]:
-        """Episodes of exactly `num_turns` turns together, in the order of their ends.
+    def sample(self, policy: DialoguePolicy, num_turns: int) -> list[Episode]:
+        """Episodes of exactly `num_turns` turns together, with exploration, in the order of their ends.
 
         Dialogues that have not ended are cut: they are the last episodes, and go on in the next call.
         """
@@ -96,7 +96,7 @@ class Sampler:
         episodes: list[Episode | None] = []
         while num_turns > 0:
             turning = self.places[:num_turns]
-            self._turn(policy, turning, [place.dialogue + self.num_envs for place in turning], deterministic)
+            self._turn(policy, turning, [place.dialogue + self.num_envs for place in turning], deterministic=False)
             ended = [place for place in turning if place.now.terminated or place.now.truncated]
             episodes += [place.episode(place.dialogue + self.num_envs) for place in ended]
             num_turns -= len(turning)
