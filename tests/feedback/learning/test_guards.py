@@ -90,10 +90,10 @@ def test_the_divergence_and_likelihood_of_given_replies(bot, monkeypatch):
     assert measures.likelihood == pytest.approx([x / max(n, 1) for x, n in zip(theirs, counts, strict=True)], abs=1e-5)
     assert measures.length.tolist() == counts
     assert measures.is_unfinished.tolist() == [1, 1, 1, 0]
-    # a first version that is sure counts as one with a little entropy: here with twice its own
-    monkeypatch.setattr(guards_module, "LEAST_ENTROPY", 2 * guards._entropy)
+    # a first version that is surer counts as one with 0.05 nats per token
+    divergence, guards._entropy = found[0].value * guards._entropy, 0.01
     monkeypatch.setattr(guards_module, "sample_replies", lambda *_: given)
-    assert guards.measure()[0].value == pytest.approx(found[0].value / 2)
+    assert guards.measure()[0].value == pytest.approx(divergence / 0.05)
 
 
 def test_fewer_distinct_bigrams(bot, monkeypatch):
