@@ -195,7 +195,7 @@ def test_on_a_gpu_the_linear_layers_keep_the_type_of_their_checkpoint(tmp_path, 
 
 def test_files_that_do_not_fit_together_are_refused(tmp_path):
     folder = save_classifier(tmp_path, type_vocab_size=1, rlhf_dialog_input="pair")  # its tokenizer has types 0 and 1
-    with pytest.raises(UserError, match="intent_model: .* cannot be loaded as a classifier"):
+    with pytest.raises(UserError, match=r"intent_model: .* cannot be loaded as a classifier"):
         Intent(folder)
 
 
