@@ -30,12 +30,12 @@ def test_a_killed_write_leaves_no_half_folder_behind(tmp_path):
 
 
 def test_replace_json(tmp_path):
-    replace_json(tmp_path / "deep/x.json", {"a": 1})
-    replace_json(tmp_path / "deep/x.json", {"a": [2]})
-    assert json.loads((tmp_path / "deep/x.json").read_text()) == {"a": [2]}
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["x.json"]
+    replace_json(tmp_path / "very/deep/x.json", {"a": 1})
+    replace_json(tmp_path / "very/deep/x.json", {"a": [2]})
+    assert json.loads((tmp_path / "very/deep/x.json").read_text()) == {"a": [2]}
+    assert [path.name for path in (tmp_path / "very/deep").iterdir()] == ["x.json"]
     with pytest.raises(UserError, match="cannot be written"):
-        replace_json(tmp_path / "deep/x.json/y.json", {})
+        replace_json(tmp_path / "very/deep/x.json/y.json", {})
 
 
 def test_a_swap_that_was_killed_is_taken_back_or_finished(tmp_path):

@@ -65,7 +65,6 @@ def _run_silently(run: Callable[[], int]) -> int:
     reported = _reported_by_rank_0()
     if not reported or (code == INTERNAL_ERROR and reported != code):
         sys.stderr.write(f"rank {rank()}: {stderr.text or code}")
-        sys.stderr.flush()
     return code
 
 

@@ -124,8 +124,6 @@ def measure(replies: Replies, judges: Judges) -> Measured:
 def average_draws(draws: Sequence[Measured]) -> Measured:
     """Several samples to each prompt as one system: the mean of a prompt's (or block's) numbers, sums of what is pooled."""
     first = draws[0]
-    if len(draws) == 1:
-        return first
     return Measured(
         {name: np.mean([one.per_prompt[name] for one in draws], axis=0) for name in first.per_prompt},
         {name: np.mean([one.per_block[name] for one in draws], axis=0) for name in first.per_block},

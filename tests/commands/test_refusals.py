@@ -85,6 +85,7 @@ TABLE = [  # command line: words of the message
     (f"{EVALUATE} --agent lm", "--config", "--data_path"),
     (f"{EVALUATE} --agent lm --data_path no_acts --best_of 2", "--best_of", "no reward"),
     (f"{EVALUATE} --agent lm --data_path pairs.jsonl", "validation split", "--split test"),
+    (f"{EVALUATE} --agent begun --config empty.yaml", "empty.yaml", "3 problems"),  # before the agent is loaded
     (f"{EVALUATE} --baseline ./absent", "absent"),
     (f"{EVALUATE} --batch_size 0", "--batch_size: found 0"),
     (f"{EVALUATE} --best_of 0", "--best_of: found 0"),

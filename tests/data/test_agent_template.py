@@ -18,6 +18,7 @@ from tests.parts.tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, 
 
 SYSTEM = 'Be "kind" # {{ brief }} \\n\nü 🙂 .'
 SWITCHED = CHATML + "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHATML
 PIECES = (
     *("Hello", "a  b", "Où est-ce ? 🙂", "{{ messages }}", "{% set x = 1 %}", "#} -#}", 'it\'s "so"', "\\n", "\n\n"),
     *("\u00a0", "<eos>", "<pad>", "<s>", "<|im_end|>", "<|im_start|>user\n", "<EOU>", " ###", "|"),
@@ -46,6 +47,7 @@ ENCODERS = {
     "a text behind BOS": lambda: encoder_of(chat_tokenizer(), "|"),
     "chatml": lambda: encoder_of(chat_tokenizer(), "chat_template"),
     "chatml, the user first": lambda: encoder_of(chat_tokenizer(CHATML_USER_FIRST), "chat_template"),
+    "no system message": lambda: encoder_of(chat_tokenizer(NO_SYSTEM), "chat_template"),
     "llama 2": lambda: encoder_of(chat_tokenizer(LLAMA2), "chat_template"),
     "a system prompt": lambda: encoder_of(chat_tokenizer(), "chat_template", SYSTEM),
     "thinking": lambda: encoder_of(chat_tokenizer(SWITCHED), "chat_template"),

@@ -128,6 +128,8 @@ def test_partitions_are_written_by_each_rank_and_come_back(tmp_path):
     assert other.optimizer.loss_scaler.cur_scale == 8.0
     with pytest.raises(ValueError, match="4 weights, but this run needs 5"):
         zero_checkpoint.read_partitions(staging, state, {"policy": zero_engine(Library(5))}, world)
+    with pytest.raises(ValueError, match=r"partitions .*: 1\.weights"):
+        engines["policy"].restore_partitions(engines["policy"].partitions() | {"1.weights": library.flat}, {})
     zero_checkpoint.forget_staging(tmp_path)
     assert not staging.exists()
 

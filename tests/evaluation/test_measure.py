@@ -13,6 +13,7 @@ from rlhf_dialog.evaluation.dialogues import Played, cell, compare_dialogues, me
 from rlhf_dialog.evaluation.measure import (
     Judges,
     Measured,
+    average_draws,
     differences,
     draw_candidates,
     measure,
@@ -52,6 +53,7 @@ def test_measures_by_hand():
         "distinct_2": [1.0],
     }
     points = found.points()
+    assert average_draws([found]).points() == points
     assert points["mean_length"] == 6.5
     assert points["truncated"] == 0.5
     assert with_intervals(found)["mean_length"]["mean"] == 6.5

@@ -68,7 +68,7 @@ def scores(**rows):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "word"), [(0.46, 0.61, "better"), (-0.1, 0.9, "no clear difference"), (-0.9, -0.2, "worse")]
+    ("low", "high", "word"), [(0.46, 0.61, "better"), (0.0, 0.0, "no clear difference"), (-0.9, -0.2, "worse")]
 )
 def test_the_verdict_comes_with_the_nearest_baseline(low, high, word):
     """Neither the agent's own rows nor those of references are baselines."""

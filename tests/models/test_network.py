@@ -14,7 +14,7 @@ from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.loading import build_trained, load_causal_lm, prepare_lm
+from rlhf_dialog.models.loading import Form, build_trained, load_causal_lm, load_policy_lm, prepare_lm
 from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.policy import packs
 from rlhf_dialog.models.token_batch import TokenBatch
@@ -209,4 +209,5 @@ def test_a_network_is_not_built_with_a_strangers_arguments(own_networks, tmp_pat
     assert built == []
     assert ChatAgent.load(agent, trust_config=True).chat("Hello .") is not None
     load_causal_lm(str(agent), "ref_model", trusted_classes=[None, ClassConfig(**SPEC)])  # the run's own configuration
-    assert len(built) == 2
+    load_policy_lm(settings(model_class=SPEC, model_path=str(agent)), Form())  # starts with the agent's weights
+    assert len(built) == 3

@@ -54,6 +54,7 @@ def test_a_stream_ends_as_a_reply_that_is_written_at_once(kind):
             assert reply_now.text.startswith(before.text)
             assert len(reply_now.ids) == len(before.ids) + (not before.ended)
             before = reply_now
+    assert any(reply.text and not reply.ended for step in steps for reply in step)  # it is shown while it grows
 
 
 def test_a_stream_ends_when_nobody_wants_more():

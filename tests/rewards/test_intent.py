@@ -183,6 +183,12 @@ def test_on_a_gpu_the_linear_layers_keep_the_type_of_their_checkpoint(tmp_path, 
     assert intent.model.bert.embeddings.word_embeddings.weight.dtype == torch.float32
 
 
+def test_files_that_do_not_fit_together_are_refused(tmp_path):
+    folder = save_classifier(tmp_path, type_vocab_size=1, rlhf_dialog_input="pair")  # its tokenizer has types 0 and 1
+    with pytest.raises(UserError, match=r"intent_model: .* cannot be loaded as a classifier"):
+        Intent(folder)
+
+
 @pytest.mark.slow
 def test_wrong_classifiers(tmp_path):
     def refused(folder):

@@ -178,6 +178,8 @@ def test_dialogues_are_the_same_however_many_are_played_at_once(own):
     together = play_dialogues(speaker, build_simulated(environment, 4, "test"), range(5))
     apart = play_dialogues(speaker, build_simulated(environment, 4, "test"), range(5), at_once=2)
     assert [one.dialogue for one in together] == [one.dialogue for one in apart]
+    shares = [sum(reply.count("e") / max(len(reply), 1) for reply in one.replies) for one in together]
+    assert [one.reward for one in together] == pytest.approx(shares)
 
 
 class Knock:

@@ -77,7 +77,7 @@ class BBQN(DoubleQ):
 
     @torch.inference_mode()
     def act(
-        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+        self, observations: Features, masks: Masks, deterministic: bool, streams: Sequence[Random] = ()
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,): the allowed ones of the highest value under drawn weights."""
         generators = [torch.Generator().manual_seed(stream.getrandbits(62)) for stream in streams]

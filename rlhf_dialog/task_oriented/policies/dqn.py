@@ -87,7 +87,7 @@ class DQN(DoubleQ):
 
     @torch.inference_mode()
     def act(
-        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+        self, observations: Features, masks: Masks, deterministic: bool, streams: Sequence[Random] = ()
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,): the allowed ones of the highest value, or random ones."""
         values = (self.learner.slow if deterministic else self.learner.policy)(torch.from_numpy(observations))

@@ -124,7 +124,7 @@ class GPSarsa:
         return sum(len(block.points) for block in self.blocks)
 
     def act(
-        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+        self, observations: Features, masks: Masks, deterministic: bool, streams: Sequence[Random] = ()
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,) and values (N,), the posterior means of their Q.
 

@@ -133,7 +133,7 @@ class RandomPolicy(FixedPolicy):
         self.setting = setting
 
     def act(
-        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+        self, observations: Features, masks: Masks, deterministic: bool, streams: Sequence[Random] = ()
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,) and their logprobs (N,)."""
         pairs = zip(masks, streams, strict=True)

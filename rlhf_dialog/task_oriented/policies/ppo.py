@@ -82,7 +82,7 @@ class PPO:
 
     @torch.inference_mode()
     def act(
-        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+        self, observations: Features, masks: Masks, deterministic: bool, streams: Sequence[Random] = ()
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,), their logprobs (N,) and values (N,).
 

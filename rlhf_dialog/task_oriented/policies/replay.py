@@ -173,7 +173,7 @@ class ReplayLearner:
 
     @torch.inference_mode()
     def act(
-        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+        self, observations: Features, masks: Masks, deterministic: bool, streams: Sequence[Random] = ()
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,), their logprobs (N,), and `behaviour` (N, A), all probabilities."""
         logprobs = network.masked_logprobs(self.learner.policy(torch.from_numpy(observations)), torch.from_numpy(masks))

@@ -76,9 +76,9 @@ def test_columns_of_utterances_and_lists_in_named_cells(tmp_path):
     columns = {"dialog_id": "session", "utterance": "said", "act": "intent"}
     records = load_records(str(tmp_path / "a.csv"), "train", columns)
     assert records == [DialogueRecord(["Hi", "Hey"], [2, 1]), DialogueRecord(["Bye"], [1])]
-    (tmp_path / "b.csv").write_text("talk,plain\n\"['a', 'b']\",\"['c', 'd']\"\n")
+    (tmp_path / "b.csv").write_text("talk,plain\n\"['a', 'b']\",\"[['c', 'd']]\"\n")
     (record,) = load_records(str(tmp_path / "b.csv"), "train", {"messages": "talk"})
-    assert record == DialogueRecord(["a", "b"], meta={"plain": "['c', 'd']"})
+    assert record == DialogueRecord(["a", "b"], meta={"plain": "[['c', 'd']]"})
 
 
 def test_columns_of_pairs_and_of_the_corpus_environment(tmp_path):

@@ -144,6 +144,7 @@ def test_nulls_with_which_parquet_fills_calls_are_no_arguments(tmp_path):
     calls = [prompts[number].reference.messages[0]["tool_calls"] for number in (0, 2)]
     assert calls == [[CALL], [{**other, "function": {"name": "clock", "arguments": {"hours": [{"from": 1}]}}}]]
     assert prompts[0].system.tools == [CALL["function"]]
+    assert "tools" not in prompts[0].meta  # which holds what is read nowhere else
 
 
 # -- bad rows

@@ -45,7 +45,7 @@ def test_a_word_is_feedback_on_disk(bot, chat):
     written = chat("Hello", *lines)
     thumbs = [("thumb", 1.0, "short and kind"), ("thumb", -1.0, "too long"), ("thumb", 1.0, "short")]
     assert rows(bot, RATINGS) == [*thumbs, ("score", 4.0, None), ("edit", None, "Good morning .")]
-    assert all(line.startswith("(stored: ") for line in written[1:])
+    assert [line.startswith("(stored: ") for line in written[1:]] == [True] * len(lines)
 
 
 def test_again_and_choose(bot, chat):

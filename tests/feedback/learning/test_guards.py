@@ -12,6 +12,7 @@ from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import (
     GuardLimit,
     GuardMeasurement,
+    ReplyMeasures,
     is_unfinished,
     worsening,
 )
@@ -91,12 +92,12 @@ def test_the_divergence_and_likelihood_of_given_replies(bot, monkeypatch):
     assert measures.length.tolist() == counts
     assert measures.is_unfinished.tolist() == [1, 1, 1, 0]
     assert guards._measures([*given[:3], Reply("d d d.", [60, 60, 9, 60], False)]).repetition.tolist() == [0, 0, 0, 0.5]
-    # a first version that is sure counts as one with a little entropy: here with twice its own
-    monkeypatch.setattr(guards_module, "LEAST_ENTROPY", 2 * -sum(theirs) / sum(counts))
+    # a first version that is surer counts as one with 0.05 nats per token
+    monkeypatch.setattr(ReplyMeasures, "surprise", 0.01)
     monkeypatch.setattr(guards_module, "sample_replies", lambda *_: given)
     again = GuardMeasurement(learner, guards.heldout)
     again.prompts = guards.prompts
-    assert again.measure()[0].value == pytest.approx(found[0].value / 2, abs=1e-5)
+    assert again.measure()[0].value == pytest.approx((ours - sum(theirs)) / sum(counts) / 0.05, abs=1e-4)
 
 
 def test_a_policy_may_move_as_far_as_what_people_like_is_away(bot):

@@ -28,6 +28,7 @@ def test_a_plain_chat_model_keeps_the_template_with_which_chat_talks_to_it(tmp_p
     (agent / "rlhf_dialog.json").unlink()
     (agent / "config.json").write_text('{"max_position_embeddings": 400}')
     (agent / "chat_template.jinja").write_text("{{ messages }}")
+    (tmp_path / "bot").mkdir()  # empty, which is as good as none
     bot = Bot.create(tmp_path / "bot", str(agent))
     settings = json.loads((bot.agent_folder("0001") / "rlhf_dialog.json").read_text())
     keys = ("turn_separator", "max_new_tokens", "max_prompt_length")

@@ -44,11 +44,13 @@ def test_the_separator_of_the_run_is_replaced_in_the_validation_split(tmp_path):
     assert prompt.prompt_turns == ["a b"]
 
 
-def test_an_unknown_eval_metric_is_told_before_any_model_is_loaded(refused, monkeypatch):
+def test_an_unknown_eval_metric_and_a_wrong_judge_are_told_before_any_model_is_loaded(refused, monkeypatch):
     monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
     message = refused("--eval_interval", "1", "--eval_metric", "scroe")
     assert "eval_metric: 'scroe' is not measured; did you mean 'score'?" in message
     assert "length_match" in message
+    judge = "{id: CopyPrice, args: {turns: 0}}"
+    assert "guard.judge.args.turns: 0" in refused("--eval_interval", "1", "--guard.judge", judge)
 
 
 def test_the_score_of_an_evaluation_is_less_the_truncation_penalty():

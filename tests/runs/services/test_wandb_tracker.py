@@ -68,8 +68,8 @@ def test_an_exit_of_wandb_is_not_the_runs_and_a_signal_passes(wandb, tmp_path, c
 def test_without_a_key_it_is_offline(wandb, tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO", "rlhf_dialog")
     monkeypatch.delenv("WANDB_API_KEY")
-    open_wandb(config(), tmp_path)
-    assert (wandb.asked[0]["mode"], wandb.asked[0]["resume"]) == ("offline", None)
+    open_wandb(config(), tmp_path).log(3, {"a": 1.0})
+    assert (wandb.asked[0]["mode"], wandb.asked[0]["resume"], wandb.runs[0].steps) == ("offline", None, [3])
     assert "no key found" in caplog.text
     assert warnings_of(caplog) == []
 

@@ -164,7 +164,7 @@ def test_what_draws_or_learns_is_the_runs_identity_and_who_hosts_it_is_not():
     one = PolicyConfig().identity("abc")
     for free in ({"process_num": 8}, {"epoch": 3}, {"save_interval": 1}, {"domain": "elsewhere/restaurant"}):
         assert PolicyConfig(**free).identity("abc") == one
-    for fixed in ({"seed": 1}, {"num_envs": 4}, {"batchsz": 100}, {"error_rate": 0.1}, {"policy": {"id": "random"}}):
+    for fixed in ({"seed": 1}, {"num_envs": 4}, {"batchsz": 8}, {"error_rate": 0.1}, {"policy": {"id": "random"}}):
         assert PolicyConfig(**fixed).identity("abc") != one
     assert PolicyConfig().identity("abd") != one
     for free in ({"show_goal": False}, {"rewards": [0, 1]}, {"reward_after": "turn"}):

@@ -86,7 +86,7 @@ class Committee:
         self._pieces = EpisodeBuffer()
 
     def act(
-        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+        self, observations: Features, masks: Masks, deterministic: bool, streams: Sequence[Random] = ()
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,), values (N,), the means of their Q, and weights (N, M).
 

@@ -52,7 +52,7 @@ class Manager:
         self.num_updates = 0
 
     def act(
-        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+        self, observations: Features, masks: Masks, deterministic: bool, streams: Sequence[Random] = ()
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,) and extras; those of a domain's policy have its name before them."""
         actions = np.zeros(len(observations), dtype=np.int64)

@@ -87,8 +87,8 @@ class Sampler:
         self.host = VectorEnv(make, seed, num_envs) if host is None else host
         self.places = [_Place(number, number) for number in range(num_envs)]
 
-    def sample(self, policy: DialoguePolicy, num_turns: int, deterministic: bool = False) -> list[Episode]:
-        """Episodes of exactly `num_turns` turns together, in the order of their ends.
+    def sample(self, policy: DialoguePolicy, num_turns: int) -> list[Episode]:
+        """Episodes of exactly `num_turns` turns together, with exploration, in the order of their ends.
 
         Dialogues that have not ended are cut: they are the last episodes, and go on in the next call.
         """
@@ -97,7 +97,7 @@ class Sampler:
         while num_turns > 0:
             turning = self.places[:num_turns]
             following = [place.dialogue + self.num_envs for place in turning]
-            episodes += self._turn(policy, turning, following, deterministic)
+            episodes += self._turn(policy, turning, following, deterministic=False)
             num_turns -= len(turning)
         episodes += [place.episode(NOTHING) for place in self.places]
         return [episode for episode in episodes if episode is not None]

@@ -126,6 +126,8 @@ def test_a_booking_says_its_reference_and_is_made_once():
         "offerbooked(hotel-name=heather house) offerbooked(hotel-area=south) offerbooked(hotel-ref"
     )
     assert booked.endswith("(hotel-book stay=1) offerbooked(hotel-book day=friday) offerbooked(hotel-book people=2)")
+    of_offer = said("hotel_book", after(begun, ("recommend(hotel-name=heather house)", "reqmore()")))
+    assert of_offer.startswith("offerbooked(hotel-name=heather house) offerbooked(hotel-ref")
     assert "hotel_book" not in allowed(after(begun, (booked, "request(hotel-phone)")))
     assert "hotel_book" in allowed(after(begun, (booked, "inform(hotel-book day=monday)")))
     refused = said("hotel_book", after(begun), {"hotel": {"stay": "1", "day": "friday", "people": "2"}})

@@ -133,6 +133,6 @@ def test_a_few_prompts_without_a_true_reply_are_left_out_and_more_are_an_error(t
     lines: list[str] = []
     stage = RelevanceTraining(RelevanceConfig(data_path=str(tmp_path), output="x"), tmp_path, lines.append)
     assert len(stage.pairs("train")) == 9
-    assert "1 of 10 prompts" in lines[0]
+    assert ("1 of 10 prompts" in lines[0], "train: 9 pairs" in lines[1]) == (True, True)
     with pytest.raises(UserError, match="1 of 9 prompts"):
         stage.pairs("validation")
