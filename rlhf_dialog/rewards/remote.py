@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -103,9 +104,20 @@ class RemoteReward(BaseReward):
         batches = [dialogues[i : i + self.batch_size] for i in range(0, len(dialogues), self.batch_size)]
         if self.num_workers == 1:
             return [score(batch) for batch in batches]
+        failed = threading.Event()
+
+        def begin(batch: list[Dialogue]) -> Scores:
+            if failed.is_set():
+                return []  # nobody reads it: an earlier batch has failed
+            try:
+                return score(batch)
+            except BaseException:
+                failed.set()
+                raise
+
         pool = ThreadPoolExecutor(self.num_workers)
         try:
-            return list(pool.map(score, batches))
+            return list(pool.map(begin, batches))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

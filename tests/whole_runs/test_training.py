@@ -100,6 +100,7 @@ def test_each_estimator_and_other_options_run(run, tmp_path, words):
     assert found[0]["objective/kl_coef"] == (0.3 if "kl_coef: 0.3" in words else 0.2)
 
 
+@pytest.mark.slow
 def test_the_seed_decides_the_run(run, tmp_path):
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         assert run("--max_iterations", "1", "--experiment_name", name, "--seed", seed) == 0

@@ -232,6 +232,7 @@ def test_an_interrupted_night_begins_again_when_the_feedback_is_another(day, cap
     assert report.used["people"] == 3
 
 
+@pytest.mark.slow
 def test_an_interrupted_night_goes_on_without_what_came_since(day, caplog):
     caplog.set_level("INFO", "rlhf_dialog")
     with pytest.raises(Killed):
