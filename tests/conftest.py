@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-UNMARKED = 3.0  # processor seconds of a test and the processes that it started: what takes 1.5 on a quiet core takes twice that on
-# a shared one, and a fork of a large worker more
+UNMARKED = 3.0  # processor seconds of a test and the processes that it started; what takes 1.5 on a quiet core takes twice that
+# on a shared one
 MARKS = ("slow", "multiprocess", "gpu")
 
 
