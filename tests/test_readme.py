@@ -160,7 +160,7 @@ def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart
     """All but those that need DailyDialog or wait for somebody to talk."""
     runnable = [c for c in commands() if c.startswith("echo") or "quickstart" in c or "feedback" in c]
     runnable = [c for c in runnable if not c.startswith("make") and "chat.py" not in c and " serve " not in c]
-    assert len(runnable) == 10
+    assert len(runnable) == 11
     own = [c for c in commands() if "my_train.py" in c]
     for command in (*runnable, *own, "python from_python.py"):
         words = re.sub(r"^(\S*/)?python", sys.executable, command)

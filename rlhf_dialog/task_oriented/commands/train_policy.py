@@ -7,6 +7,7 @@ from typing import Any
 from rlhf_dialog.commands.options import RunOptions, option, register, run_command
 from rlhf_dialog.config.loading import check_keys
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains.loading import MULTIWOZ, check_domain_path
 from rlhf_dialog.task_oriented.runs.settings import PERSON, PolicyConfig, load_policy_config
 
 
@@ -33,7 +34,13 @@ class TrainPolicyOptions(RunOptions[PolicyConfig]):
         keys: dict[str, Any] = dict(self.keys)
         if isinstance(keys.get("policy"), str):
             keys = {"policy": {"id": keys.pop("policy")}, **keys}
-        check_keys(PolicyConfig, path, keys)
+        config = check_keys(PolicyConfig, path, keys)
+        if (
+            isinstance(config.domain, str)
+            and config.domain != MULTIWOZ
+            and not (config.environment or self.print_config)
+        ):
+            check_domain_path(config.domain)
         if self.register:
             register(self.register)
         import rlhf_dialog.task_oriented.runs.run  # noqa: F401  what is built in registers itself

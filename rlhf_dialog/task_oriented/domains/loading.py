@@ -56,6 +56,14 @@ def load_domain(path_or_name: str | Path) -> Domain:
     return check_usable(domain, where)
 
 
+def check_domain_path(name: str) -> None:
+    """Raises UserError when the name is neither a domain of the package nor a path where something is."""
+    path = Path(name).expanduser()
+    if name not in OWN and not (path.is_file() or path.is_dir()):
+        hint = nearest(str(path), OWN) or f"; there is also the domain {' and '.join(OWN)} of the package."
+        raise UserError(f"domain '{path}': there is no such file or folder{hint}")
+
+
 def _read_camrest(entities: Any, goals: Any, folder: Path) -> Domain:
     """The domain of the two parsed files of `folder`. The values are those of the goals and those of the entities."""
     with damage_as_user_error(f"{folder}: is not CamRest676 ({DATA_BASE}, {GOALS}): "):
@@ -80,9 +88,7 @@ def _read(path: Path) -> Domain:
                 "name a file"
             )
         path = rules[0]
-    if not path.is_file():
-        hint = nearest(str(path), OWN) or f"; there is also the domain {' and '.join(OWN)} of the package."
-        raise UserError(f"domain '{path}': there is no such file or folder{hint}")
+    check_domain_path(str(path))
     data = _json(path)
     return read_pydial(data, path) if path.name.endswith(RULES) else parse_domain(data, str(path))
 
