@@ -466,9 +466,9 @@ def write_tokens(
                 tokens, total = _draw(probabilities, uniform[:, t])
             chosen = tokens.unsqueeze(1)
             logprobs = (probabilities.gather(1, chosen).squeeze(1) / total).log().to(probabilities.dtype)
-            whole = scores.gather(1, chosen).squeeze(1) - logprobs
+            log_total = scores.gather(1, chosen).squeeze(1) - logprobs
             products = probabilities.mul_(scores)  # nan where the probability is 0 and the score -inf
-            entropy = whole - (products.nansum(dim=-1) / total).to(probabilities.dtype)
+            entropy = log_total - (products.nansum(dim=-1) / total).to(probabilities.dtype)
             columns = {"ids": tokens, "logprobs": logprobs, "entropy": entropy}
             columns |= {} if decoder.values is None else {"values": decoder.values}
             buffer.put(t, columns | ({"features": decoder.features} if sampling.filtered else {}))
