@@ -200,11 +200,11 @@ class RelevanceModel(nn.Module):
     def scores(self, contexts: Sequence[Sequence[str]], replies: Sequence[str], candidates: Tensor) -> Tensor:
         """Scores (M, B, K) on the CPU, in float32: of each reply with the contexts in its row of `candidates` (B, K)."""
         table = self.table()
-        numbered = table.contexts(contexts), table.replies(replies)
+        before, said = table.contexts(contexts), table.replies(replies)
         if not len(replies):
             return torch.zeros(len(self.members), *candidates.shape)
         networks: Any = self.members
-        return torch.stack([one.scores(table, *numbered, candidates).float().cpu() for one in networks])
+        return torch.stack([one.scores(table, before, said, candidates).float().cpu() for one in networks])
 
 
 def _sketches(ids: Tensor) -> Tensor:

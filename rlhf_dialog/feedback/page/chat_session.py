@@ -207,8 +207,18 @@ class ChatSession:
         if not user and answer.text in [turn.text for turn in self.alternatives()]:
             why = "it takes the most likely word each time" if answer.sampling.get("greedy") else "ask once more"
             raise UserError(f"the bot gave the same answer again; {why}")
-        origin = (list(answer.ids), list(answer.logprobs), answer.sampling, self.version)
-        said = StoredTurn(UNSTORED, "", len(turns), "agent", answer.text, *origin, time.time())
+        said = StoredTurn(
+            UNSTORED,
+            dialogue="",
+            position=len(turns),
+            speaker="agent",
+            text=answer.text,
+            token_ids=list(answer.ids),
+            logprobs=list(answer.logprobs),
+            sampling=answer.sampling,
+            version=self.version,
+            created=time.time(),
+        )
         for turn in (*user, said):
             self.turns.append(turn)
             self._continue_with(turn)

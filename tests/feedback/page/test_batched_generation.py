@@ -147,9 +147,9 @@ def test_an_end_reaches_everybody(chat_agent, gate):
     answering = Answering(chat_agent)
     version = answering.begin()
     with ThreadPoolExecutor() as people:
-        futures = [people.submit(lambda: list(answering.stream(["Hi"], version)))]
+        futures = [people.submit(lambda: list(answering.stream(["Hi"], version, seed=0)))]
         assert gate.entered.wait(60)
-        futures.append(people.submit(lambda: list(answering.stream(["Hi"], version))))
+        futures.append(people.submit(lambda: list(answering.stream(["Hi"], version, seed=0))))
         waiting(answering, 1)
         closing = people.submit(answering.close)
         while not answering._closed:
