@@ -44,7 +44,8 @@ class RunKeys(AsksPrecision, Settings):
     total_episodes: int | None = Field(None, ge=1, description="number of responses, instead of total_time_steps")
     save_interval: CountOrAuto = Field(
         "auto",
-        description="iterations between checkpoints. auto: 5, or more where writing them takes over a twentieth of the time",
+        description="iterations between checkpoints. auto: after the first, then every 5, or fewer where writing them takes over "
+        "a twentieth of the time",
     )
     keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep, besides the best")
     verify_checkpoint: Literal["full", "sizes"] = Field(

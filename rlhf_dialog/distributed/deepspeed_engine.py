@@ -84,8 +84,7 @@ class DeepSpeedEngine(Engine):
         self.engine.step()
         self.norm = None
         if not self.engine.was_step_applied():
-            why = "although loss and gradient were finite; the last checkpoint is kept"
-            raise RunStopped(f"DeepSpeed skipped an optimizer step {why}")
+            raise RunStopped("DeepSpeed skipped an optimizer step although loss and gradient were finite")
 
     def zero_grad(self) -> None:
         """Discard a gradient for which no step was made, in the way that DeepSpeed discards one that overflowed."""

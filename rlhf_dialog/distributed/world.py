@@ -146,5 +146,5 @@ class World:
                 raise
             raise RunStopped(
                 f"rank {self.rank} has lost another process, which ended or no longer responds; see the output of that process "
-                f"or of the launcher for the reason; the last checkpoint is kept ({str(error).splitlines()[0][:200]})"
+                f"or of the launcher for the reason ({str(error).splitlines()[0][:200]})"
             ) from error

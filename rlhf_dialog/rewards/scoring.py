@@ -240,7 +240,7 @@ def _stop_after(seconds: float, name: str, work: Callable[[], T]) -> T:
             sys.stderr.write(stacks)
             error = RewardTimeout(
                 f"reward '{name}' did not finish within {max(round(seconds, 1), 0):g} seconds (what was left of "
-                "reward_timeout_s); the stacks of all threads show where it hangs; the last checkpoint is kept"
+                "reward_timeout_s); the stacks of all threads show where it hangs"
             )
             error.add_note(stacks)
             raise error from None

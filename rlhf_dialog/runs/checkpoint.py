@@ -156,6 +156,17 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return max(checkpoints_of(folder), key=iteration_of, default=None)
 
 
+def describe_kept(folder: Path) -> str:
+    """What the checkpoints of `folder` mean for a run that ends now, as the last part of a message."""
+    try:
+        newest = newest_checkpoint(folder)
+    except UserError:
+        return f"{folder} has a damaged pointer to the newest checkpoint"
+    if newest is None:
+        return "there is no checkpoint yet, so --resume starts from the beginning"
+    return f"the checkpoint {newest.name} is kept, from which --resume continues"
+
+
 def usable_best(folder: Path) -> Path | None:
     """The checkpoint that the pointer `best` names; None without one, and with a warning where it is damaged."""
     try:

@@ -30,7 +30,7 @@ from rlhf_dialog.runs.training_state import load_training, load_weights, save_tr
 from rlhf_dialog.runs.verification import changed_versions, verify
 
 logger = logging.getLogger(__name__)
-AUTO_INTERVAL = 5  # iterations between checkpoints under `save_interval: auto`,
+AUTO_INTERVAL = 5  # iterations between checkpoints under `save_interval: auto`, after that of iteration 1,
 SHARE = 20  # if so many times the seconds of the last one have passed since it ended
 
 
@@ -49,7 +49,7 @@ def keep_beginning(config: Config, world: World, checkpoints: Path) -> None:
 
 def first_checkpoint(config: Config) -> int:
     """The iteration that has the first checkpoint of a run."""
-    return AUTO_INTERVAL if config.save_interval == "auto" else config.save_interval
+    return 1 if config.save_interval == "auto" else config.save_interval
 
 
 class RunCheckpointer:
@@ -156,9 +156,11 @@ class RunCheckpointer:
 
     def is_due(self) -> bool:
         """Whether this iteration is to have a checkpoint. All ranks must call it; the clock is that of rank 0."""
-        if self.trainer.iteration % first_checkpoint(self.config):
-            return False
-        return self.config.save_interval != "auto" or self.world.broadcast(time.monotonic() >= self.next_save)
+        iteration, interval = self.trainer.iteration, self.config.save_interval
+        if interval != "auto":
+            return iteration % interval == 0
+        may_save = iteration == 1 or iteration % AUTO_INTERVAL == 0
+        return may_save and self.world.broadcast(time.monotonic() >= self.next_save)
 
     def save(self) -> None:
         """Write the checkpoint of this iteration, and its agent if it is the best so far. All ranks must call it."""

@@ -23,7 +23,6 @@ from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training.ppo import AdaptiveKLController
 
 logger = logging.getLogger(__name__)
-KEPT_CHECKPOINT = "the last checkpoint is kept"
 WARN, STOP = 4, 20  # multiples of the measured noise
 ROWS = 8  # of each process, computed together
 RARE_IN_32_BITS = 10  # rare tokens round so many times as much as others, and ROWS rows may have none
@@ -123,7 +122,7 @@ def check_numbers(predictions: dict[str, Tensor], mask: Tensor, dialogues: Seque
             names = prompt_names([dialogues[i] for i in bad])
             raise RunStopped(
                 f"iteration {iteration}: the {model} gives NaN or inf for {len(bad)} of {len(dialogues)} responses "
-                f"before any update (prompts: {names}), so its weights are not usable; {KEPT_CHECKPOINT}"
+                f"before any update (prompts: {names}), so its weights are not usable"
             )
 
 

@@ -180,7 +180,7 @@ class PPOTrainer:
             groups = " or their groups" if self.estimator.needs_groups else ""
             raise RunStopped(
                 f"iteration {self.iteration + 1}: all {dropped:.0f} episodes are dropped, because the reward "
-                f"'{self.scorer.reward.name}' gave them{groups} no score; {checks.KEPT_CHECKPOINT}"
+                f"'{self.scorer.reward.name}' gave them{groups} no score"
             )
 
     def step_on(self, prompts: Sequence[Given], responses: Sequence[Given], scores: Sequence[float]) -> Metrics:

@@ -20,7 +20,6 @@ from rlhf_dialog.models.policy import Predictions
 from rlhf_dialog.models.token_batch import Index, TokenBatch
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.checks import (
-    KEPT_CHECKPOINT,
     Noise,
     all_finite,
     check_ratio,
@@ -202,7 +201,7 @@ class PPOUpdate:
             f"skipped, {self.skipped_in_a_row} in a row"
         )
         if self.skipped_in_a_row >= self.config.max_skipped_steps:
-            raise RunStopped(f"{text} (max_skipped_steps): the run stops; {KEPT_CHECKPOINT}")
+            raise RunStopped(f"{text} (max_skipped_steps): the run stops")
         logger.warning("%s", text)
 
     def losses(

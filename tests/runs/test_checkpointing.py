@@ -37,10 +37,10 @@ def trained_in(folder, steps: int) -> RunCheckpointer:
 @pytest.mark.parametrize(
     ("seconds", "keys", "saved"),
     [
-        (0.01, {}, [5, 10, 15, 20, 25, 30]),
-        (0.3, {}, [5, 15, 25]),  # 6 seconds after the one at 5: at 11
-        (1.0, {}, [5, 25]),  # 20 seconds, exactly
-        (60.0, {}, [5]),
+        (0.01, {}, [1, 5, 10, 15, 20, 25, 30]),
+        (0.3, {}, [1, 10, 20, 30]),  # the first ends at 1.3 and takes 6 seconds: not at 5.3, but at 10.3
+        (1.0, {}, [1, 25]),  # 20 seconds, exactly: the first ends at 2, iteration 20 at 21
+        (60.0, {}, [1]),
         (60.0, {"save_interval": 10}, [10, 20, 30]),  # who names a number gets it
     ],
 )
@@ -74,7 +74,7 @@ def clock_of(world: World, folder) -> list[int]:
 
 @pytest.mark.multiprocess
 def test_rank_0_decides_when_all_save(tmp_path):
-    assert in_ranks(2, clock_of, tmp_path) == [[5, 10], [5, 10]]
+    assert in_ranks(2, clock_of, tmp_path) == [[1, 5, 10], [1, 5, 10]]
 
 
 def test_a_run_that_begins_writes_its_configuration_alone(tmp_path):

@@ -180,8 +180,8 @@ class RunGuard(Service):
                 export = f"rlhf-dialog export --run {run.folder} --checkpoint {earlier.name} --output DIR"
                 before = f"an agent from before: {export}"
             raise RunStopped(
-                f"guard: {self.alarm.sentence}. The run ends, as guard.action says. Its last iteration is saved; to go on all "
-                f"the same: --resume --guard.action warn; {before}"
+                f"guard: {self.alarm.sentence}. The run ends, as guard.action says; to go on all the same: "
+                f"--resume --guard.action warn; {before}"
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from rlhf_dialog.errors import RunStopped, SignalExit
+from rlhf_dialog.runs.checkpoint import describe_kept
 from rlhf_dialog.runs.services.base import Run, Service
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ class Interrupts(Service):
         self.signum: int | None = None
         self._agreed = False  # all processes end after this iteration
         self._world_size = 1
+        self._checkpoints: Path | None = None  # of the run, once it has begun
         self._asked_at = 0.0
         self._alarm: threading.Timer | None = None
         self._before: dict[int, Any] = {}
@@ -50,7 +53,7 @@ class Interrupts(Service):
         self._before = {}
 
     def begin(self, run: Run) -> None:
-        self._world_size = run.world.size
+        self._world_size, self._checkpoints = run.world.size, run.folder / "checkpoints"
         self.__enter__()
 
     def end(self, error: BaseException | None) -> None:
@@ -90,17 +93,17 @@ class Interrupts(Service):
             self._first(signum)
         elif self._alarm is not None and seconds >= self.grace_seconds:  # it is the alarm, which rings once
             self._disarm()
-            self._say("the iteration takes longer than grace_seconds: ending at once; the last checkpoint is kept")
+            self._say(f"the iteration takes longer than grace_seconds: ending at once{self._kept()}")
             leave(self.signum)
         elif seconds > TWICE:
-            self._say(f"{signal.Signals(signum).name} again: ending without cleanup; the last checkpoint is kept")
+            self._say(f"{signal.Signals(signum).name} again: ending without cleanup{self._kept()}")
             os._exit(128 + signum)
 
     def _first(self, signum: int) -> None:
         """End the run, or give the iteration its time."""
         name = signal.Signals(signum).name
         if not self.grace_seconds:
-            self._say(f"{name}: ending at once; the last checkpoint is kept")
+            self._say(f"{name}: ending at once{self._kept()}")
             leave(signum)
         self._say(
             f"{name}: finishing the iteration, for {self.grace_seconds:g} s at most; send it again to end at once"
@@ -108,6 +111,9 @@ class Interrupts(Service):
         self._alarm = threading.Timer(self.grace_seconds, signal.pthread_kill, (threading.get_ident(), signum))
         self._alarm.daemon = True
         self._alarm.start()
+
+    def _kept(self) -> str:
+        return f"; {describe_kept(self._checkpoints)}" if self._checkpoints else ""
 
     def _say(self, text: str) -> None:
         """Write a line to stderr without Python's buffers, which may contain the line that the signal interrupted."""

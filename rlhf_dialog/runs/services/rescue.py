@@ -13,7 +13,7 @@ from rlhf_dialog.distributed.world import OtherRankFailed, World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.part_sizes import FULL, ONE_ROW, describe_full_gpu, lacks_memory
 from rlhf_dialog.rewards.scoring import RewardError, RewardTimeout
-from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
+from rlhf_dialog.runs.checkpoint import describe_kept, iteration_of, newest_checkpoint
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 
 logger = logging.getLogger(__name__)
@@ -90,19 +90,18 @@ class Rescue:
 def failures_recorded(config: Config, folder: Path, world: World, is_trial: bool) -> Iterator[None]:
     """What a user's reward or another rank raises in the block leaves its traceback in `error.log` of the run folder.
 
-    A full GPU is a RunStopped that says what helps, and the checkpoint to go on from.
+    A RunStopped, which a full GPU becomes too, says what is kept; that of a full GPU also names keys that help.
     """
     try:
         yield
     except Exception as error:
         if lacks_memory(error) or FULL in str(error):
             what = str(error) if isinstance(error, RunStopped) else describe_full_gpu(error)
-            rest = "There is no checkpoint yet"
             useful = [key for key in remedies(config) if not (ONE_ROW in what and key.startswith("per_device_"))]
-            with suppress(UserError):
-                if newest := newest_checkpoint(folder / "checkpoints"):
-                    rest = f"--resume goes on from {newest.name}"
-            raise RunStopped(f"{what}; what helps: {'; '.join(useful[:3])}. {rest}") from error
+            kept = describe_kept(folder / "checkpoints")
+            raise RunStopped(f"{what}; what helps: {'; '.join(useful[:3])}; {kept}") from error
+        if isinstance(error, RunStopped) and not is_trial:
+            error.args = (f"{error}; {describe_kept(folder / 'checkpoints')}",)
         is_foreign = isinstance(error, RewardError | RewardTimeout) or isinstance(error.__cause__, OtherRankFailed)
         if is_foreign and not is_trial and world.is_main:
             with suppress(OSError):

@@ -62,7 +62,7 @@ class ENAC(ReplayLearner):
         gradients, returns = self.compute_gradients(self.replay.newest(self.args.batch_size))
         natural = least_squares(gradients, returns, self.args.ridge)
         if not natural.isfinite().all():
-            raise RunStopped(f"step {self.num_steps}: the natural gradient is not finite; the last checkpoint is kept")
+            raise RunStopped(f"step {self.num_steps}: the natural gradient is not finite")
         expected = ((gradients @ natural).square().mean() / 2).item()
         scale = math.sqrt(self.args.max_kl / max(expected, 1e-12))
         weights = list(self.learner.policy.parameters())

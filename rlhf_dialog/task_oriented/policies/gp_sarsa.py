@@ -56,9 +56,7 @@ class Turns:
         """The discounted sums (T,) of the rewards from each turn to the end. Raises RunStopped when a number is not finite."""
         sums = list(accumulate(self.rewards[::-1].tolist(), lambda later, reward: reward + gamma * later))
         if not (np.isfinite(sums).all() and np.isfinite(self.observations).all()):
-            raise RunStopped(
-                f"dialogue {self.dialogue}: a reward or a belief is not finite; the last checkpoint is kept"
-            )
+            raise RunStopped(f"dialogue {self.dialogue}: a reward or a belief is not finite")
         return np.array(sums[::-1])
 
 

@@ -179,7 +179,7 @@ class PPO:
         value_loss = ppo.value_loss(values, normalize(turns["old_values"]), normalize(turns["returns"]), mask)
         loss = policy_loss - self.args.entropy_coef * entropy + value_loss
         if not loss.isfinite():
-            raise RunStopped(f"update {self.num_updates + 1}: the loss is {loss.item()}; the last checkpoint is kept")
+            raise RunStopped(f"update {self.num_updates + 1}: the loss is {loss.item()}")
         norm = self.learner.step(loss, self.args.max_grad_norm)
         return {
             "policy_loss": policy_loss.item(),

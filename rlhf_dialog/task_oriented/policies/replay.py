@@ -213,7 +213,7 @@ class ReplayLearner:
     def _step(self, generator: torch.Generator) -> dict[str, float]:
         loss, statistics = self._loss(generator)
         if not loss.isfinite():
-            raise RunStopped(f"step {self.num_steps}: the loss is {loss.item()}; the last checkpoint is kept")
+            raise RunStopped(f"step {self.num_steps}: the loss is {loss.item()}")
         norm = self.learner.step(loss, self.args.max_grad_norm)
         if self.slow_share:
             self.learner.follow(self.slow_share)

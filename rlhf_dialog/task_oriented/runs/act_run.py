@@ -10,7 +10,8 @@ import torch
 from rlhf_dialog.atomic_files import disk_errors_as_user_errors, replace_text
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.runs.checkpoint import save_checkpoint
+from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.runs.checkpoint import describe_kept, save_checkpoint
 from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.task_oriented.policies.base import PolicySpec
@@ -46,12 +47,16 @@ class ActRun(ABC):
             torch.set_num_threads(self.config.pytorch_threads)
         self._check_folder()
         self._build()
-        with ExitStack() as stack:
-            stack.enter_context(lock_folder(self.folder))
-            stack.enter_context(disk_errors_as_user_errors(self.folder))
-            self._check_folder()
-            self._begin(stack)
-            self._loop(stack)
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(lock_folder(self.folder))
+                stack.enter_context(disk_errors_as_user_errors(self.folder))
+                self._check_folder()
+                self._begin(stack)
+                self._loop(stack)
+        except RunStopped as error:
+            error.args = (f"{error}; {describe_kept(self.checkpoints)}",)
+            raise
 
     @abstractmethod
     def _restore(self, state: dict[str, Any] | None, stack: ExitStack) -> None:

@@ -47,6 +47,16 @@ def test_without_grace_the_iteration_is_left_at_once(signum, capfd):
     assert f"{signum.name}: ending at once" in capfd.readouterr().err
 
 
+def test_the_last_line_names_the_checkpoint_that_is_kept_or_says_that_there_is_none(tmp_path, capfd):
+    for words in ("no checkpoint yet", "iter_000001"):
+        watch = Interrupts(0)
+        watch.begin(SimpleNamespace(world=World(), folder=tmp_path))
+        with pytest.raises(SystemExit), watch:
+            signal.raise_signal(signal.SIGTERM)
+        assert words in capfd.readouterr().err
+        (tmp_path / "checkpoints/iter_000001").mkdir(parents=True, exist_ok=True)
+
+
 @pytest.mark.parametrize("signum", [*ENDS, *LIKE_SIGTERM])
 def test_an_iteration_that_ends_in_time_is_finished_and_left_only_when_saved(signum, capfd):
     signal.signal(signum, signal.SIG_DFL)  # a shell may have started the tests with it ignored

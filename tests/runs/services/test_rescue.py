@@ -160,12 +160,23 @@ def test_the_traceback_of_a_reward_is_left_in_the_run_folder(tmp_path, error, is
 
 
 def test_a_full_gpu_ends_the_run_with_three_keys_that_help_and_the_way_back(tmp_path):
-    for way in ("There is no checkpoint yet", "--resume goes on from iter_000002"):
+    for way in ("no checkpoint yet", "iter_000002"):
         with pytest.raises(RunStopped) as stopped, failures_recorded(settings(), tmp_path, World(), False):
             raise torch.OutOfMemoryError("CUDA out of memory.")
         what, rest = str(stopped.value).split("; what helps: ")
         assert what.startswith("the GPU has no memory left")
-        assert (rest.count(";"), rest.endswith(f". {way}")) == (2, True)
+        *keys, kept = rest.split("; ")
+        assert len(keys) == 3
+        assert way in kept
+        (tmp_path / "checkpoints/iter_000002").mkdir(parents=True, exist_ok=True)
+
+
+def test_a_run_that_is_stopped_says_which_checkpoint_is_kept(tmp_path):
+    for is_trial, words in ((False, "no checkpoint yet"), (False, "iter_000002"), (True, None)):
+        with pytest.raises(RunStopped) as stopped, failures_recorded(settings(), tmp_path, World(), is_trial):
+            raise RunStopped("iteration 3: nan")
+        assert (str(stopped.value) == "iteration 3: nan") is (words is None)
+        assert (words or "") in str(stopped.value)
         (tmp_path / "checkpoints/iter_000002").mkdir(parents=True, exist_ok=True)
 
 
