@@ -87,6 +87,9 @@ class ChatOptions(PrecisionOption):
         "agent, else its temperature)",
         metavar="T",
     )
+    system_prompt: str | None = option(
+        "system message of the chat (default: that of the agent, else that of its chat template)", metavar="TEXT"
+    )
     trust_remote_code: bool = option(TRUST_REMOTE_CODE)
     trust_config: bool = option(
         "build a network of your own (--register) with the arguments that the agent's folder names"

@@ -54,9 +54,12 @@ def run(options: ExportOptions) -> None:
     source, state = read_state(options.run / "checkpoints", chosen)
     verify(source, state, names=READ, option="--checkpoint")
     config = _read_config(source / "config.yaml", options)
+    system_prompt = state.get("system_prompt", config.system_prompt)
+    if not isinstance(system_prompt, str | None):
+        raise UserError(f"{source}: its system_prompt is not a text; export another checkpoint")
     with new_folder(options.output) as folder:
         policy, tokenizer = _load_policy(config, source, state)
-        save_agent(folder, policy, tokenizer, config)
+        save_agent(folder, policy, tokenizer, config.model_copy(update={"system_prompt": system_prompt}))
     text = "agent of iteration %d saved; talk to it: rlhf-dialog chat --agent %s"
     logger.info(text, int(state["iteration"]), quote(options.output))
 

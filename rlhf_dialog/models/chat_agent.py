@@ -68,6 +68,12 @@ class ChatAgent(Responder):
         set_float32_products(asked, device)
         self.policy.use_amp, self.policy.amp_dtype = autocast_of(asked, device).values()
 
+    def set_system_prompt(self, text: str) -> None:
+        """Write `text` as the system message of all dialogues without their own. Raises UserError where that cannot be."""
+        self.settings = self.settings.model_copy(update={"system_prompt": text})
+        encoder, separator = self.encoder, self.settings.turn_separator
+        self.encoder = prompt_encoder(encoder.tokenizer, separator, encoder.max_prompt_length, text)
+
     @classmethod
     def load(
         cls,

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
 from pathlib import Path
 
@@ -13,13 +13,16 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.settings import DataKeys
 from rlhf_dialog.data.agent_template import agent_template
+from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.chat_template import prompt_encoder, separator_of
+from rlhf_dialog.data.dialogue import Dialogue, tools_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
-from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSettings, chat_sampling
+from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSettings, chat_sampling, read_settings
 from rlhf_dialog.models.generation import StopRule
-from rlhf_dialog.models.loading import Policy
+from rlhf_dialog.models.loading import Policy, read_tokenizer
 from rlhf_dialog.models.lora import merged_state, merged_weights, tied_names
 from rlhf_dialog.models.network import num_logits, num_token_ids, save_policy, spec_of
 from rlhf_dialog.models.precision import HALF
@@ -69,6 +72,40 @@ def save_agent(
             whole = num_logits(policy.lm)
             suppressed = list(range(num_token_ids(policy.lm, tokenizer) or whole, whole))
             _write_generation(target / GENERATION, config, stop.end_ids, suppressed)
+
+
+def kept_system_prompt(keys: DataKeys, prompts: Sequence[Dialogue], tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The system prompt that a model trained on these prompts keeps: their system message, where all have the same.
+
+    Otherwise that of the keys, since the text of a row is private. So it is where the rows bring tools, and where the text
+    cannot be the system prompt of every dialogue.
+    """
+    systems = {prompt.system for prompt in prompts}
+    text = systems.pop() if len(systems) == 1 else None
+    if not text or tools_of(text):
+        return keys.system_prompt
+    try:
+        prompt_encoder(tokenizer, keys.turn_separator, keys.max_prompt_length, str(text))
+    except UserError as error:
+        logger.warning("the model does not keep the system message of its prompts: %s", error)
+        return keys.system_prompt
+    return str(text)
+
+
+def set_system_prompt(folder: Path, text: str, trust_remote_code: bool = False) -> None:
+    """Give an agent, or a plain chat model, the system prompt of its chat, in its settings and in its chat template.
+
+    Raises UserError where the template takes none, or where it leaves no room for a turn.
+    """
+    settings = read_settings(folder, AgentSettings(**chat_settings(folder)))
+    tokenizer = read_tokenizer(str(folder), str(folder), trust_remote_code)
+    separator = separator_of(tokenizer, settings.turn_separator)
+    encoder = prompt_encoder(tokenizer, separator, settings.max_prompt_length, text)
+    names = {*SETTINGS, *settings.model_fields_set}
+    stored = {**settings.model_dump(include=names), "turn_separator": separator, "system_prompt": text}
+    tokenizer.chat_template = agent_template(encoder, stored)
+    tokenizer.save_pretrained(folder)
+    write_json(folder / AGENT_FILE, {"format_version": AGENT_FORMAT, **stored})
 
 
 def state_to_save(policy: Policy, config: Config | AgentSettings) -> dict[str, Tensor] | None:

@@ -30,7 +30,7 @@ from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint, keep_beginning
-from rlhf_dialog.runs.data_source import Source, prompts_of, read_source, report_size
+from rlhf_dialog.runs.data_source import Source, agent_config, prompts_of, read_source, report_size
 from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.publish import check_push, push_agent
@@ -127,6 +127,10 @@ class PPOAgent:
                 self.save(self.run_folder / "agent")
         if not self.is_trial:
             logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", quote(str(self.run_folder / "agent")))
+            if agent_config(trainer).system_prompt is None and any(x.system for x in prompts_of(trainer.prompts)):
+                logger.info(
+                    'the system messages of the data differ, so the agent keeps none; give one: chat --system_prompt "..."'
+                )
             if self.world.is_main:  # the others need not wait: nothing follows
                 push_agent(self.config, self.run_folder)
         return metrics
@@ -235,4 +239,5 @@ class PPOAgent:
             raise UserError("there is nothing to save yet; call train() first")
         models = self.trainer.models
         with self.trainer.placement.whole_weights():
-            self.world.on_main(lambda: save_agent(Path(folder), models.policy, models.tokenizer, self.config))
+            config = agent_config(self.trainer)
+            self.world.on_main(lambda: save_agent(Path(folder), models.policy, models.tokenizer, config))

@@ -22,6 +22,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import FAULTS
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.runs import checkpoint, identity
+from rlhf_dialog.runs.data_source import agent_config
 from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.metrics_file import cut_metrics
 from rlhf_dialog.runs.services.base import PPORun, Service
@@ -175,6 +176,7 @@ class RunCheckpointer:
     def _write(self, random_of_ranks: list[RandomStates], staged: Path | None) -> None:
         trainer, state = self.trainer, self.trainer.state_dict()
         state |= identity.record(self.config, self.identity) | zero_checkpoint.describe(trainer.engines, self.world)
+        state["system_prompt"] = agent_config(trainer).system_prompt  # for `rlhf-dialog export`, which reads no data
         state |= {service.key: service.state_dict() for service in self._stateful}
         modules, optimizers = self._modules(), trainer.optimizers
         save_training(self.checkpoints, self.config, state, modules, optimizers, random_of_ranks, staged)
@@ -184,7 +186,7 @@ class RunCheckpointer:
 
     def _save_best(self) -> None:
         models = self.trainer.models
-        save_agent(self.run_folder / "best_agent", models.policy, models.tokenizer, self.config)
+        save_agent(self.run_folder / "best_agent", models.policy, models.tokenizer, agent_config(self.trainer))
 
     def _modules(self) -> dict[str, nn.Module]:
         return {name: engine.module for name, engine in self.trainer.engines.items()}

@@ -24,6 +24,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, means
 from rlhf_dialog.models.generation import Responder
 from rlhf_dialog.models.loading import trained_parameters
+from rlhf_dialog.models.saved_agent import kept_system_prompt
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.runs.services import validation as run_validation
 from rlhf_dialog.runs.services.validation import Validation, ValidationService
@@ -41,6 +42,12 @@ Source = tuple[list[Dialogue] | Simulated, Validation | None]
 
 def prompts_of(source: list[Dialogue] | Simulated) -> list[Dialogue]:
     return [] if isinstance(source, Simulated) else source
+
+
+def agent_config(trainer: PPOTrainer) -> Config:
+    """The configuration with which the trainer's agent is saved: with the system prompt that it keeps."""
+    text = kept_system_prompt(trainer.config, prompts_of(trainer.prompts), trainer.models.tokenizer)
+    return trainer.config.model_copy(update={"system_prompt": text})
 
 
 def report_size(

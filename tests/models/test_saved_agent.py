@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.data.chat_template import prompt_encoder
-from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, SystemText
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.loaded_versions import load_agent
 from rlhf_dialog.feedback.store.bot import copy_agent
@@ -17,7 +17,7 @@ from rlhf_dialog.models import saved_agent
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, read_settings
 from rlhf_dialog.models.loading import Policy, load_causal_lm, read_tokenizer
 from rlhf_dialog.models.lora import add_adapters, trainable_parameters
-from rlhf_dialog.models.saved_agent import save_agent
+from rlhf_dialog.models.saved_agent import kept_system_prompt, save_agent, set_system_prompt
 from rlhf_dialog.rewards.scalar_model import RewardInput
 from rlhf_dialog.runs.identity import tokenizer_fingerprint
 from rlhf_dialog.task_oriented.world.users.language_model import load_speaker
@@ -199,6 +199,42 @@ def test_what_is_trained_from_an_agent_has_the_template_of_before(tmp_path):
         [{"role": "user", "content": x} for x in "ab"], tokenize=False
     )
     assert text == "<|im_start|>system\nBe long .<|im_end|>\n<|im_start|>user\na\n\nb<|im_end|>\n"
+
+
+@pytest.mark.parametrize(
+    ("systems", "asked", "kept"),
+    [
+        (["Be kind .", "Be kind ."], None, "Be kind ."),
+        (["Be kind ."], "Be brief .", "Be kind ."),  # what the prompts were trained behind
+        (["Be kind .", "Be short ."], None, None),
+        (["Be kind .", None], "Be brief .", "Be brief ."),
+        ([None], None, None),
+        ([SystemText("Be kind .", [{"name": "look"}])], None, None),
+        (["k" * 200], None, None),  # leaves no room for a turn
+    ],
+)
+def test_a_trained_model_keeps_the_system_message_that_all_its_prompts_have(systems, asked, kept):
+    keys = AgentSettings(turn_separator="chat_template", max_prompt_length=128, system_prompt=asked)
+    prompts = [Dialogue(["a"], system=system) for system in systems]
+    assert kept_system_prompt(keys, prompts, chat_tokenizer()) == kept
+
+
+@pytest.mark.parametrize("kind", ["agent", "agent with a separator", "chat model"])
+def test_a_system_prompt_that_is_set_is_read_by_us_and_by_other_programs(tmp_path, kind):
+    folder = tmp_path / "agent"
+    if kind == "chat model":
+        gpt2(vocab_size=261).save_pretrained(folder)
+        chat_tokenizer().save_pretrained(folder)
+    else:
+        separator = "chat_template" if kind == "agent" else "<EOU>"
+        save_chat_agent(folder, turn_separator=separator, system_prompt=None, max_new_tokens=9)
+    set_system_prompt(folder, "Call me Ann .")
+    agent, plain = load_agent(folder), AutoTokenizer.from_pretrained(folder)
+    chat = [{"role": "user", "content": "Hi ."}]
+    theirs = plain.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
+    assert agent.encoder.encode_prompt(["Hi ."]) == theirs
+    assert plain.decode(theirs).count("Call me Ann .") == 1
+    assert agent.settings.max_new_tokens == (64 if kind == "chat model" else 9)  # a quarter of its 256 positions
 
 
 def test_agent_folder_survives_a_failed_write(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from rlhf_dialog import main
+from rlhf_dialog.commands import export
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data import chat_template
 from rlhf_dialog.data.dialogue import Dialogue
@@ -60,6 +61,27 @@ def test_ppo_takes_prompts_that_nobody_has_answered_unless_the_reward_needs_an_a
         "1 prompts at the end of a dialogue have no reply and are left out: the reward needs reference" in caplog.text
     )
     assert [prompt.prompt_turns for prompt in training_prompts(config, NoReward())] == prompts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("second", ["Call me Ann .", "Call me Bob ."])
+def test_an_agent_chats_behind_the_system_message_that_all_rows_had(keys, tmp_path, second, capsys):
+    talks = [row(("system", x), ("user", "Hi"), ("assistant", "b")) for x in ("Call me Ann .", second)]
+    for split in ("train", "validation"):
+        (tmp_path / "data" / f"{split}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in talks))
+    Path("chat.yaml").write_text(yaml.safe_dump(keys | {"run_dir": "runs", "experiment_name": "x", "save_interval": 1}))
+    words = ["--max_iterations", "1", "--eval_interval", "1", "--eval_episodes", "2"]
+    assert main(["--config", "chat.yaml", *words]) == 0
+    is_same = second == "Call me Ann ."
+    assert ("--system_prompt" in capsys.readouterr().err) is not is_same
+    assert export.main(["--run", "runs/x", "--output", "exported"]) == 0
+    for folder in ("runs/x/agent", "runs/x/best_agent", "exported"):
+        agent = ChatAgent.load(folder)
+        assert agent.encoder.encode_prompt(["Hi"]) == agent.encoder.encode_prompt(
+            ["Hi"], "Call me Ann ." if is_same else None
+        )
+        text = agent.encoder.tokenizer.decode(agent.encoder.encode_prompt(["Hi"]))
+        assert ("Ann" in text, "Bob" in text) == (is_same, False)
 
 
 @pytest.mark.slow

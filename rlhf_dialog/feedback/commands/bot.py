@@ -32,11 +32,15 @@ class BotOptions(Options):
 
 class InitOptions(BotOptions):
     agent: str = option("the first version: an agent folder, a training run, or a name on the Hub")
+    system_prompt: str | None = option(
+        "system message of all dialogues with the bot, for answers and for learning (default: that of the agent)",
+        metavar="TEXT",
+    )
 
 
 def run_init(options: InitOptions) -> None:
     """Make the bot folder."""
-    bot = Bot.create(options.run, options.agent)
+    bot = Bot.create(options.run, options.agent, options.system_prompt)
     logger.info("bot made in %s; talk to it: rlhf-dialog chat --agent %s", bot.folder, quote(str(bot.folder)))
 
 

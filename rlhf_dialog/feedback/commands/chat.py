@@ -56,6 +56,11 @@ class Partner:
             raise UserError(
                 "--agent: a bot has its own tokenizer and runs no code; leave --tokenizer and --trust_remote_code out"
             )
+        elif options.system_prompt is not None:
+            raise UserError(
+                "--system_prompt: a bot's answers are rated behind its own system prompt, and learn from the ratings; set it "
+                "when you make the bot: rlhf-dialog feedback init --system_prompt TEXT"
+            )
         else:
             self.answering = Answering(self.bot, device=options.device, seed=options.seed, adjust=adjust)
 
@@ -89,6 +94,8 @@ class Partner:
 def _adjust(options: ChatOptions, agent: ChatAgent) -> None:
     agent.sampling = at_temperature(options.temperature, agent.sampling)
     agent.set_precision(options)
+    if options.system_prompt is not None:
+        agent.set_system_prompt(options.system_prompt)
 
 
 def run_word(talk: ChatSession, line: str, screen: Screen) -> None:

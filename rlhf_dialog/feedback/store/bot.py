@@ -80,10 +80,11 @@ class Bot:
         self.id = str(self._read()["bot"])
 
     @classmethod
-    def create(cls, folder: str | Path, agent: str) -> "Bot":
+    def create(cls, folder: str | Path, agent: str, system_prompt: str | None = None) -> "Bot":
         """A new bot that begins with a copy of `agent`: a folder, a training run, another bot, or a name on the Hub.
 
-        The folder has everything, or does not exist. Raises UserError when it is not empty, and when there is no such agent.
+        `system_prompt` replaces that of the agent. The folder has everything, or does not exist. Raises UserError when it is not
+        empty, when there is no such agent, and when the agent cannot write the system prompt.
         """
         folder = Path(folder).expanduser()
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -92,6 +93,10 @@ class Bot:
         source = agent_source(agent)
         with atomic_folder(folder) as target:
             copy_agent(source, target / "versions" / FIRST / "agent")
+            if system_prompt is not None:
+                from rlhf_dialog.models.saved_agent import set_system_prompt  # it loads torch
+
+                set_system_prompt(target / "versions" / FIRST / "agent", system_prompt)
             store = Store.create(target / "feedback.sqlite")
             store.close()
             record = _record({"parent": None, "method": "init", "status": "champion", "source": agent})

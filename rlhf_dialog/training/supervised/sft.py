@@ -28,6 +28,7 @@ from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.policy import Policy, num_positions
 from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.pretrained import warn_of_remote_code
+from rlhf_dialog.models.saved_agent import kept_system_prompt, set_system_prompt
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.training.supervised.new_tokenizers import new_causal_lm, new_tokenizer
 from rlhf_dialog.training.supervised.settings import SFTConfig
@@ -162,6 +163,8 @@ class SFT(SupervisedStage[SFTConfig]):
             settings = self.config.model_dump(include=names, exclude_none=True)
             tokenizer.chat_template = agent_template(self.encoder, settings)
         tokenizer.save_pretrained(self.folder)
+        if (text := kept_system_prompt(self.config, self.training, self.tokenizer)) is not None:
+            set_system_prompt(self.folder, text, self.config.trust_remote_code)
 
     def _examples(self, dialogues: list[Dialogue]) -> list[dict[str, Any]]:
         return [example(self.encoder, dialogue, self.config.learn_eos, self.positions) for dialogue in dialogues]

@@ -9,6 +9,7 @@ import pytest
 from rlhf_dialog.feedback.commands import feedback
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Rating, Store
+from rlhf_dialog.models.chat_agent import ChatAgent
 from tests.parts.bots import exchange, pretended_agent
 from tests.parts.taught_bots import new_bot, talk_to
 
@@ -34,6 +35,16 @@ def test_alone_it_lists_its_subcommands_and_each_has_help(capsys, monkeypatch):
             feedback.main([name, "--help"])
         assert end.value.code == 0
         assert f"usage: rlhf-dialog feedback {name} " in capsys.readouterr().out
+
+
+def test_a_bot_begins_with_a_system_prompt_or_does_not_begin(tmp_path, agent_folder, capsys):
+    words = ["init", "--agent", str(agent_folder), "--run", str(tmp_path / "bot")]
+    assert feedback.main([*words, "--system_prompt", "k" * 200]) == 2
+    assert "system_prompt: takes" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert feedback.main([*words, "--system_prompt", "Be kind ."]) == 0
+    agent = ChatAgent.load(Bot(tmp_path / "bot").agent_folder("0001"))
+    assert agent.encoder.encode_prompt(["a"]) == ChatAgent.load(agent_folder).encoder.encode_prompt(["a"], "Be kind .")
 
 
 def test_rollback(run, capsys):

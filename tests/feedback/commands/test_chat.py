@@ -138,6 +138,15 @@ def test_the_person_of_a_bot_is_that_of_the_terminal(bot, tmp_path, monkeypatch)
             partner(bot.folder, **option)
 
 
+def test_a_system_prompt_of_the_chat_stands_before_what_is_said(agent_folder, bot):
+    with partner(agent_folder, system_prompt="Be kind .") as one:
+        encoder = one.answering._served.agent(one.begin().version).encoder
+        read = encoder.tokenizer.decode(encoder.encode_prompt(["Hello"]))
+        assert [turn.strip() for turn in read.split("<EOU>")] == ["Be kind .", "Hello", ""]
+    with pytest.raises(UserError, match="feedback init --system_prompt"):
+        partner(bot.folder, system_prompt="Be kind .")
+
+
 def test_an_agent_says_whom_it_plays(agent_folder, bot):
     settings = json.loads((agent_folder / AGENT_FILE).read_text())
     said = "A waiter. Try: Tea, please."

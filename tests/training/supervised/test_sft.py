@@ -12,6 +12,7 @@ from rlhf_dialog.data.agent_template import own_template
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompt_ids import PromptEncoder
+from rlhf_dialog.feedback.page.loaded_versions import load_agent
 from rlhf_dialog.models import policy
 from rlhf_dialog.training.supervised import sft
 from tests.parts import tiny
@@ -153,7 +154,7 @@ def test_a_template_that_was_not_learned_is_put_away(tmp_path):
     for separator in ("|", "chat_template"):
         config = sft.SFTConfig(data_path="d", output="o", turn_separator=separator)
         stage = sft.SFT(config, tmp_path / separator, print)
-        stage.model, stage.tokenizer = tiny.gpt2(), tiny.chat_tokenizer()
+        stage.model, stage.tokenizer, stage.training = tiny.gpt2(), tiny.chat_tokenizer(), []
         stage.encoder = prompt_encoder(stage.tokenizer, separator, 20)
         stage.save()
         template = AutoTokenizer.from_pretrained(tmp_path / separator).chat_template
@@ -163,6 +164,18 @@ def test_a_template_that_was_not_learned_is_put_away(tmp_path):
     stage.encoder = prompt_encoder(stage.tokenizer, "|", 20)
     stage.save()
     assert AutoTokenizer.from_pretrained(stage.folder).chat_template is None
+
+
+@pytest.mark.parametrize("second", ["Be kind .", "Be brief ."])
+def test_a_chat_with_the_model_has_the_system_message_that_all_rows_had(tmp_path, second):
+    config = sft.SFTConfig(data_path="d", output="o", turn_separator="chat_template", max_prompt_length=99)
+    stage = sft.SFT(config, tmp_path / "model", print)
+    stage.model, stage.tokenizer = tiny.gpt2(vocab_size=261), tiny.chat_tokenizer()
+    stage.training = [Dialogue(["a"], system=system) for system in ("Be kind .", second)]
+    stage.encoder = prompt_encoder(stage.tokenizer, "chat_template", 99)
+    stage.save()
+    learned = stage.encoder.encode_prompt(["Hi"], "Be kind ." if second == "Be kind ." else None)
+    assert load_agent(stage.folder).encoder.encode_prompt(["Hi"]) == learned
 
 
 def test_prompts_of_the_data_that_lose_part_of_their_newest_turn_are_counted(tmp_path, caplog):
