@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from experiments.dailydialog import calls, measuring, training
@@ -36,9 +35,13 @@ SLACK = 1.1  # validations and checkpoints
 
 def estimate(scene: Scene) -> None:
     """Measure, and write `estimate.json`: epochs, use_amp, tokens of a run of PPO, minutes of each stage."""
-    from rlhf_dialog.commands.doctor import processor
+    import torch
 
-    use_amp, fast = has_bfloat16("avx512_bf16", "amx_bf16"), has_bfloat16("amx_bf16")
+    from rlhf_dialog.commands.doctor import processor
+    from rlhf_dialog.models.device import cpu_bfloat16
+
+    has_gpu, bfloat16 = torch.cuda.is_available(), cpu_bfloat16()
+    use_amp, fast = has_gpu or bool(bfloat16), has_gpu or bfloat16 == "amx"
     plan: dict[str, Any] = {"use_amp": use_amp, "epochs": EPOCHS_FAST if fast else EPOCHS, "tokens": scene.size.tokens}
     scene.plan = plan
     trainings = {stage: kept(scene, stage, partial(measured_training, scene, stage)) for stage in scene.size.supervised}
@@ -66,15 +69,6 @@ def kept(scene: Scene, name: str, measure: Callable[[], dict[str, float]]) -> di
         shutil.rmtree(scene.folder(ESTIMATE) / name, ignore_errors=True)
         replace_json(path, measure())
     return dict(read_json(path, end=f"; begin again with --again {ESTIMATE}", shape=dict[str, float]))
-
-
-def has_bfloat16(*instructions: str) -> bool:
-    """Whether there is a GPU, or the processor has one of these instructions for bfloat16 products."""
-    import torch
-
-    cpuinfo = Path("/proc/cpuinfo")
-    flags = cpuinfo.read_text(encoding="utf-8").split() if cpuinfo.is_file() else []
-    return torch.cuda.is_available() or not set(instructions).isdisjoint(flags)
 
 
 def tokens_for(size: Size, of_token: float) -> int:

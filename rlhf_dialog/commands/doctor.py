@@ -43,6 +43,7 @@ def run(options: DoctorOptions) -> None:
 
     from rlhf_dialog.config.schema import Config
     from rlhf_dialog.distributed.memory import host_memory, model_sizes, needed_bytes
+    from rlhf_dialog.models.device import cpu_bfloat16
 
     free, total = torch.cuda.mem_get_info() if torch.cuda.is_available() else host_memory()
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -50,6 +51,8 @@ def run(options: DoctorOptions) -> None:
     print(
         f"  processor     {processor()}: {torch.backends.cpu.get_cpu_capability()}, threads of torch: {torch.get_num_threads()}"
     )
+    bfloat16 = cpu_bfloat16()
+    print(f"  bfloat16      {f'yes ({bfloat16}): add --precision bf16' if bfloat16 else 'no'} on this processor")
     print(f"  GPU           {', '.join(names) or 'none that torch can use'}")
     print(f"  memory        {gib(free)} free of {gib(total)}{' on the GPU' if names else ''}")
     print(f"  disk          {gib(shutil.disk_usage(Path.cwd()).free)} free in {Path.cwd()}")

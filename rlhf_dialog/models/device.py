@@ -1,6 +1,7 @@
 """The device of a process: of the GPUs that it sees the first, under a launcher that of its local rank."""
 
 import os
+from pathlib import Path
 
 import torch
 
@@ -30,6 +31,12 @@ def pick_device(config: Config) -> torch.device:
         why = "disable_cuda: true hides them" if config.disable_cuda else "torch finds no CUDA device here"
         raise UserError(f"device: cuda, but {why}; use device: auto or device: cpu")
     return torch.device("cuda" if available and config.device != "cpu" else "cpu")
+
+
+def cpu_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The instructions by which the processor multiplies bfloat16, `amx` or the slower `avx512_bf16`; empty without them."""
+    flags = cpuinfo.read_text(encoding="utf-8", errors="replace").split() if cpuinfo.is_file() else []
+    return "amx" if "amx_bf16" in flags else "avx512_bf16" if "avx512_bf16" in flags else ""
 
 
 def leave_out_cudnn_attention() -> None:

@@ -13,6 +13,7 @@ from rlhf_dialog.commands.schema import main as schema
 from rlhf_dialog.commands.write_dialogues import main as write_dialogues
 from rlhf_dialog.data.synthetic.exchanges import exchange_splits
 from rlhf_dialog.distributed import memory
+from rlhf_dialog.models import device
 
 
 def test_the_benchmark_runs_in_a_checkout_and_elsewhere_it_says_where_it_is(tmp_path, monkeypatch, capsys):
@@ -58,7 +59,9 @@ def test_the_doctor_says_what_fits_into_the_memory(monkeypatch, capsys, free, to
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Some GPU")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, total))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    monkeypatch.setattr(device, "cpu_bfloat16", lambda: "amx" if is_gpu else "")
     assert doctor([]) == 0
+    words = [*words, "bfloat16 yes (amx)" if is_gpu else "bfloat16 no"]
     said = " ".join(capsys.readouterr().out.split())
     assert [word for word in words if word not in said] == []
     assert absent not in said

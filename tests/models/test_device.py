@@ -96,3 +96,13 @@ def test_attention_is_never_cudnns(gpus, tmp_path):
         torch.backends.cuda.enable_cudnn_sdp(True)
         way()
         assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [("fma avx512f avx512_bf16 amx_bf16", "amx"), ("fma avx512_bf16", "avx512_bf16"), ("avx2 fma", ""), (None, "")],
+)
+def test_the_bfloat16_instructions_of_a_processor(tmp_path, flags, found):
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"model name\t: Some\nflags\t\t: {flags}\n")
+    assert device.cpu_bfloat16(tmp_path / "cpuinfo") == found

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.dailydialog import calls, training
-from experiments.dailydialog.estimate import SLACK, has_bfloat16, kept, sequences, step_seconds
+from experiments.dailydialog.estimate import SLACK, kept, sequences, step_seconds
 from experiments.dailydialog.measuring import model_row
 from experiments.dailydialog.numbers import ABOUT, RowFile
 from experiments.dailydialog.pretrained import dialogues, measuring
@@ -30,10 +30,13 @@ def estimate(scene: Scene) -> None:
 
     Without instructions for bfloat16 a run has half of the tokens and of the validation prompts, and there is one seed.
     """
+    import torch
+
     from rlhf_dialog.commands.doctor import processor
+    from rlhf_dialog.models.device import cpu_bfloat16
 
     dialogues.write(scene)
-    use_amp, size = has_bfloat16("avx512_bf16", "amx_bf16"), scene.size
+    use_amp, size = torch.cuda.is_available() or bool(cpu_bfloat16()), scene.size
     reduced = not (use_amp or size.always_whole)
     plan: dict[str, Any] = {"use_amp": use_amp, "reduced": reduced, "epochs": dict(EPOCHS)}
     for name in ("tokens", "setting_tokens", "validation_prompts"):
