@@ -1,5 +1,6 @@
 """The configuration of a run, and what one that was found beside an agent may do; docs/SECURITY.md has the rule."""
 
+import inspect
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -105,13 +106,18 @@ def why_refused(
     """Why a file in `folder` that was found may not have this class built with these arguments, as `argument: reason`, or None.
 
     Classes that are named inside of the arguments count too, and so do the paths there; `named`: models that the user named.
-    An unknown name passes, because `Registry.create` refuses it.
+    A class that the user registered is built with its default arguments alone. An unknown name passes, because
+    `Registry.create` refuses it.
     """
-    for place, value in [("id", name), *_values(args, "args")]:
+    places = [("id", name), *_values(args, "args")]
+    values = dict(places)
+    for place, value in places:
         key = place.rpartition(".")[2]
         cls = registry.find(value) if isinstance(value, str) else None
         if cls is not None and not (value in REACHES_NOTHING and cls.__module__.startswith("rlhf_dialog.")):
-            return f"{place}: {value} may open connections or run other code"
+            is_own = key == "id" and not cls.__module__.startswith("rlhf_dialog.")
+            if not (is_own and has_defaults(cls, values.get(f"{place.removesuffix('id')}args"))):
+                return f"{place}: {value} may open connections or run other code{' with these arguments' if is_own else ''}"
         if re.sub(r"\[\d+\]", "[]", key) in ON_THIS_MACHINE and value not in named and not is_local(str(value)):
             return f"{place}: {value!r:.100} {ON_THE_HUB}"
         if key in IN_THE_FOLDER and isinstance(value, str) and value != OWN_DOMAIN and leads_out(value, folder):
@@ -119,6 +125,14 @@ def why_refused(
         if key == "allow_pickle_weights" and value:
             return f"{place}: reads pickled weights"
     return None
+
+
+def has_defaults(cls: Any, args: Any) -> bool:
+    """Whether these arguments of a class, if any, are those that it has by default."""
+    if not args:
+        return True
+    defaults = {name: one.default for name, one in inspect.signature(cls).parameters.items()}
+    return isinstance(args, Mapping) and all(defaults.get(key, cls) == value for key, value in args.items())
 
 
 def leads_out(path: str, folder: Path) -> bool:

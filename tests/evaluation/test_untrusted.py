@@ -47,12 +47,13 @@ def test_every_class_of_the_package_is_on_the_list_but_the_remote_reward():
         (PolicyFactory, {"id": "gp_sarsa", "args": {"prior": "inside"}}, None),
         (PolicyFactory, {"id": "committee", "args": {"abstraction": "inside/link"}}, "args.abstraction: "),
         (PolicyFactory, {"id": "manager", "args": {"policies": {"hotel": "own"}}}, "args.policies.hotel: own "),
-        (PolicyFactory, {"id": "manager", "args": {"others": {"id": "own"}}}, "args.others.id: own "),
+        (PolicyFactory, {"id": "manager", "args": {"others": {"id": "own"}}}, None),
+        (PolicyFactory, {"id": "manager", "args": {"others": {"id": "own", "args": {"x": 1}}}}, "args.others.id: own "),
     ],
 )
 def test_what_is_refused(registry, spec, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(PolicyFactory, "classes", PolicyFactory.classes | {"own": dict})
+    monkeypatch.setattr(PolicyFactory, "classes", PolicyFactory.classes | {"own": Own})
     (tmp_path / "found/inside").mkdir(parents=True)
     (tmp_path / "inside").symlink_to("found/inside")
     for link in ("link.json", "inside/link"):
@@ -66,6 +67,9 @@ def test_what_is_refused(registry, spec, refused, tmp_path, monkeypatch):
 class Own(LengthMatch):
     """A class of the user's, which may do anything."""
 
+    def __init__(self, weight=2):
+        self.weight = weight
+
 
 def found_run(tmp_path, reward_class, **keys):
     path = tmp_path / "config.yaml"
@@ -77,12 +81,14 @@ def found_run(tmp_path, reward_class, **keys):
 @pytest.mark.parametrize("name", ["Own", "LengthMatch"])
 def test_a_class_of_the_user_is_built_where_they_named_or_trust_the_file(tmp_path, monkeypatch, caplog, name):
     monkeypatch.setattr(RewardFactory, "classes", {**RewardFactory.classes, name: Own})
-    path = found_run(tmp_path, composite({"id": name}))
+    path = found_run(tmp_path, composite({"id": name, "args": {"weight": 3}}))
     assert read_run_config(None, path).reward() is None
     assert "reward_class.args.parts" in caplog.text
     assert f"--trust_config or --config {path}" in caplog.text
     for allowed in (read_run_config(None, path, trust_found=True), read_run_config(path, tmp_path / "other.yaml")):
         assert allowed.reward() is not None
+    for spec in ({"id": name}, {"id": name, "args": {"weight": 2}}):  # the file says nothing that the class does not
+        assert read_run_config(None, found_run(tmp_path, composite(spec))).reward() is not None
 
 
 def test_a_model_that_the_user_named_may_be_on_the_hub(tmp_path, monkeypatch):
