@@ -21,12 +21,11 @@ from rlhf_dialog.data.sources.messages import (
     unused_keys,
 )
 from rlhf_dialog.data.sources.record import BadRow, LeftOut, RowCounts, checked_text, is_null, show_columns
-from rlhf_dialog.data.sources.rows import PROMPT_KEYS, TURN_KEYS, Row, prompt_messages
+from rlhf_dialog.data.sources.rows import PROMPT_KEYS, SIDES, TURN_KEYS, Row, prompt_messages
 from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
 from rlhf_dialog.data.speakers import BLANK_LINE, join_turns, read_speakers
 from rlhf_dialog.errors import UserError, nearest
 
-SIDES = ("chosen", "rejected")
 LONG_ENOUGH = 20  # characters that two texts without a prompt share, so that they count as its text
 
 
