@@ -35,12 +35,12 @@ def find_mark(text: str, marks: Sequence[str] = MARKS) -> str | None:
     return next((mark for mark in marks if mark in text), None)
 
 
-def read_transcript(text: str, by_itself: bool = True) -> list[dict[str, str]] | None:
-    """The messages of a transcript, such as `Human: Is it far ?\\n\\nAssistant: No .`; None where it is none.
+def read_transcript(text: str) -> list[dict[str, str]]:
+    """The messages of a transcript, such as `Human: Is it far ?\\n\\nAssistant: No .`; none where it is no transcript.
 
     The user and the assistant have marks at the start of lines: those behind a blank line, if both have them, and those like the
-    first of each. The text before them is the system message, or the user's where the assistant is next. Without `by_itself`, one
-    mark at the beginning is enough.
+    first of each. The text before them is the system message, or the user's where the assistant is next. A text that begins
+    with a mark, and has none of the other, is messages of one role.
     """
     text = text.replace("\r\n", "\n")
     found = list(SPEAKER.finditer(text))
@@ -51,8 +51,8 @@ def read_transcript(text: str, by_itself: bool = True) -> list[dict[str, str]] |
         if one and other and (len(_name(one)) == 1) == (len(_name(other)) == 1):  # "H:" and "A:", or words
             labels = {one[0].strip(), other[0].strip()}
             return _messages(text, [mark for mark in marks if mark is marks[0] or mark[0].strip() in labels])
-    begins = not by_itself and apart and not text[: apart[0].start()].strip() and _role(apart[0]) != "system"
-    return _messages(text, apart[:1]) if begins else None
+    begins = apart and not text[: apart[0].start()].strip() and _role(apart[0]) != "system"
+    return _messages(text, [mark for mark in apart if mark[0] == apart[0][0]]) if begins else []
 
 
 def _name(mark: re.Match[str]) -> str:

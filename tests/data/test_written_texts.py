@@ -233,7 +233,7 @@ NONE = [
 
 @pytest.mark.parametrize("text", NONE)
 def test_what_has_no_two_marks_that_alternate_is_no_transcript(text):
-    assert read_transcript(text) is None
+    assert len({one["role"] for one in read_transcript(text)}) < 2
 
 
 def test_nine_in_ten_decide_and_fewer_are_counted_in_one_line(tmp_path, caplog):
@@ -247,8 +247,8 @@ def test_nine_in_ten_decide_and_fewer_are_counted_in_one_line(tmp_path, caplog):
     caplog.clear()
     records(tmp_path, [*[row] * 8, other], quiet=True)
     assert not caplog.messages
-    one_mark = {"prompt": "\n\nHuman: Is it deep ?"}
-    assert records(tmp_path, [*[row] * 9, one_mark])[9].turns == ["Is it deep ?"]
+    one_role = {"prompt": "\n\nHuman: Is it deep ?\n\nHuman: And cold ?"}
+    assert records(tmp_path, [*[row] * 9, one_role])[9].turns == ["Is it deep ?", "And cold ?"]
     side = {"chosen": f"{TRANSCRIPTS[1]} Yes .", "rejected": f"{TRANSCRIPTS[1]} No ."}
     plain = {"chosen": "User: a\nBot: b", "rejected": "c"}
     assert [len(pair.chosen.prompt_turns) for pair in pairs(tmp_path, [*[side] * 9, plain])] == [3] * 9 + [1]

@@ -13,14 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rlhf_dialog.data.hub import HOW_TO_MAKE, is_local
-from rlhf_dialog.data.sources.columns import (
-    Columns,
-    check_columns,
-    naming_columns,
-    parse_lists,
-    rename_columns,
-    split_transcripts,
-)
+from rlhf_dialog.data.sources.columns import Columns, check_columns, naming_columns, read_texts, rename_columns
 from rlhf_dialog.data.sources.files import KINDS
 from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord
 from rlhf_dialog.data.sources.rows import Row, Rows, read_records
@@ -78,7 +71,7 @@ def _find_rows(
         from rlhf_dialog.data.sources.from_hub import rows_of_hub  # it loads `datasets`
 
         rows, where = rows_of_hub(data_path, wanted)
-    return split_transcripts(parse_lists(rename_columns(rows, where, columns, quiet)), where, quiet), where
+    return read_texts(rename_columns(rows, where, columns, quiet), where, quiet), where
 
 
 def check_path(data_path: str) -> None:

@@ -44,15 +44,29 @@ TRANSCRIPTS = 0.9  # of the texts in a column, so that these are read as turns
 FORMS = {"messages": TURN_KEYS, "prompt": PROMPT_KEYS}  # a column of these decides what a row is
 
 
-def parse_lists(rows: Rows) -> Iterator[tuple[str, Row]]:
-    """The rows, with lists in place of `Cells` that hold one, and with messages in place of a text that is JSON of them.
+def read_texts(rows: Rows, where: str, quiet: bool = False) -> Iterator[tuple[str, Row]]:
+    """The rows, with what stands in their texts: lists in `Cells`, messages as JSON, and transcripts where most texts are one.
 
-    Raises UserError for a text that is written like these but cannot be read.
+    A warning counts other transcripts, unless `quiet`. Raises UserError for what is written like a list but cannot be read.
     """
-    for where, row in rows:
-        is_cells = isinstance(row, Cells)
-        said = {key: value for key, value in row.items() if key in SAID_KEYS}
-        yield where, row | {key: _parse(value, key, where, is_cells) for key, value in said.items()}
+    rows = [(place, row | _parse_lists(row, place)) for place, row in rows]
+    for keys in (SIDES, *((key,) for key in (*PROMPT_KEYS, *TURN_KEYS))):
+        filled = [row for _, row in rows if all(isinstance(row.get(key), str) and row[key].strip() for key in keys)]
+        found = [[read_transcript(row[key]) for key in keys] for row in filled]
+        count = sum(all({"user", "assistant"} <= {one["role"] for one in said} for said in sides) for sides in found)
+        if count and count >= TRANSCRIPTS * len(filled):
+            for row, sides in zip(filled, found, strict=True):
+                if keys != SIDES and sides[0] and not sides[0][-1]["content"].strip():
+                    del sides[0][-1]  # the reply that is to come
+                row.update((key, said) for key, said in zip(keys, sides, strict=True) if said)
+        elif count and not quiet:
+            text = "%s: %d of %d texts in '%s' look like transcripts, and are read as text, because these are fewer than %.0f %%"
+            logger.warning(text, where, count, len(filled), "' and '".join(keys), 100 * TRANSCRIPTS)
+    yield from rows
+
+
+def _parse_lists(row: Row, where: str) -> Row:
+    return {key: _parse(row[key], key, where, isinstance(row, Cells)) for key in SAID_KEYS & row.keys()}
 
 
 def _parse(value: Any, key: str, where: str, is_cell: bool = False) -> Any:
@@ -85,25 +99,6 @@ def _unpack(item: Any, key: str, where: str) -> list[Any]:
     if parsed is text:
         return [item]
     return parsed if isinstance(parsed, list) else [parsed]
-
-
-def split_transcripts(rows: Rows, where: str, quiet: bool = False) -> Iterator[tuple[str, Row]]:
-    """The rows, with messages in place of the transcripts in a column where most texts are one; others are counted."""
-    rows = list(rows)
-    for keys in (SIDES, *((key,) for key in (*PROMPT_KEYS, *TURN_KEYS))):
-        texts = [(row, [row.get(key) for key in keys]) for _, row in rows]
-        texts = [(row, some) for row, some in texts if all(isinstance(text, str) and text.strip() for text in some)]
-        count = sum(all(map(read_transcript, some)) for _, some in texts)
-        if count and count >= TRANSCRIPTS * len(texts):
-            for row, some in texts:
-                for key, text in zip(keys, some, strict=True):
-                    row[key] = read_transcript(text, by_itself=False) or text
-                    if keys != SIDES and row[key] is not text and not row[key][-1]["content"].strip():
-                        del row[key][-1]  # the reply that is to come
-        elif count and not quiet:
-            text = "%s: %d of %d texts in '%s' look like transcripts, and are read as text, because these are fewer than %.0f %%"
-            logger.warning(text, where, count, len(texts), "' and '".join(keys), 100 * TRANSCRIPTS)
-    yield from rows
 
 
 def _has_adjacent_strings(text: str) -> bool:

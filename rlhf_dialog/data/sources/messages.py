@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_dialog.data.dialogue import ToolText
-from rlhf_dialog.data.sources.record import LeftOut, checked_text, is_empty, is_null, kind
+from rlhf_dialog.data.sources.record import RECIPES, LeftOut, checked_text, is_empty, is_null, kind
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import map_leaves
 
@@ -162,7 +162,9 @@ def _text(item: Any, number: int, where: str) -> Any:
     key = first_filled(TEXT_KEYS, item)
     if key is None:
         wanted, there = " or ".join(TEXT_KEYS), ", ".join(map(repr, list(item)[:9])) or "nothing"
-        raise UserError(f"{where}: turn {number} is an object without a text; wanted {wanted}, found {there}")
+        raise UserError(
+            f"{where}: turn {number} is an object without a text; wanted {wanted}, found {there}; {RECIPES}"
+        )
     return _join_parts(item[key], number, where) if isinstance(item[key], list) else item[key]
 
 

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 SPLITS = ("train", "validation", "test")
 ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
 BAD_SHARE = 0.1  # of the rows that may have no text where one must be
+RECIPES = "docs/DATA.md, 'Other layouts', has the lines of Python that rewrite such data"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -22,6 +22,7 @@ from rlhf_dialog.data.sources.messages import (
     without_nulls,
 )
 from rlhf_dialog.data.sources.record import (
+    RECIPES,
     BadRow,
     DialogueRecord,
     LeftOut,
@@ -413,5 +414,5 @@ def _no_turns(where: str, row: Row) -> UserError:
     hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
     return UserError(
         f"{where}: no turns; wanted a list of turns under one of {', '.join(known)}, or one utterance per row with a dialogue id "
-        f"('dialog_id'); found {show_columns(row)}{hint or '; set `columns` to read other names (docs/DATA.md)'}"
+        f"('dialog_id'); found {show_columns(row)}{hint or f'; set `columns` to read other names, or {RECIPES}'}"
     )
