@@ -214,11 +214,11 @@ def test_a_transcript_is_turns_with_roles(tmp_path, text, system):
     assert record.turns == ["Is it far ?", "No .", "Sure ?", "Yes ."]
 
 
-def test_marks_behind_blank_lines_win_and_other_labels_are_text():
-    text = "\n\nHuman: Write a play .\n\nAssistant: Here :\nHuman: Hi\nUser: Ho\n\nBot: Hu\n\nHuman: Ok"
-    assert [one["content"].strip() for one in read_transcript(text)] == [
-        *("Write a play .", "Here :\nHuman: Hi\nUser: Ho\n\nBot: Hu", "Ok"),
-    ]
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_marks_behind_blank_lines_win_and_other_labels_are_text(line_end):
+    here = "Here :\nHuman: Hi\nUser: Ho\n\nBot: Hu"
+    text = f"\n\nHuman: Write a play .\n\nAssistant: {here}\n\nHuman: Ok".replace("\n", line_end)
+    assert [one["content"].strip() for one in read_transcript(text)] == ["Write a play .", here, "Ok"]
 
 
 NONE = [
@@ -255,7 +255,8 @@ def test_nine_in_ten_decide_and_fewer_are_counted_in_one_line(tmp_path, caplog):
     assert [len(pair.chosen.prompt_turns) for pair in pairs(tmp_path, [*[side] * 8, plain])] == [0] * 9
 
 
-def test_a_reply_of_a_transcript_that_is_empty_is_a_bad_pair(tmp_path, caplog):
+@pytest.mark.parametrize("empty", ["chosen", "rejected"])
+def test_a_reply_of_a_transcript_that_is_empty_is_a_bad_pair(tmp_path, caplog, empty):
     side = {"chosen": f"{TRANSCRIPTS[1]} Yes .", "rejected": f"{TRANSCRIPTS[1]} No ."}
-    assert len(pairs(tmp_path, [*[side] * 9, side | {"rejected": TRANSCRIPTS[1]}])) == 9
+    assert len(pairs(tmp_path, [*[side] * 9, side | {empty: TRANSCRIPTS[1]}])) == 9
     assert "1 of 10 rows cannot be used" in caplog.text
