@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -33,7 +34,9 @@ from rlhf_dialog.data.prompt_ids import (
     separator_ids,
     special_tokens,
 )
+from rlhf_dialog.data.sources.record import RowCounts, refuse_rendered
 from rlhf_dialog.data.speakers import BLANK_LINE
+from rlhf_dialog.data.written_texts import MARKS
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -341,11 +344,14 @@ def warn_about_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
 def keep_with_room(encoder: TurnEncoder, prompts: list[Dialogue]) -> list[Dialogue]:
     """The prompts whose system message leaves room for turns; a line says whose it is, another one what was left out.
 
-    Raises UserError when none is left, or as `refuse_rendered` does.
+    Raises UserError when none is left, or as `places_unrendered` does.
     """
     if isinstance(encoder, TemplateEncoder):
-        refuse_rendered(encoder, prompts)
-        prompts = keep_writable(encoder, prompts)
+        rows: dict[str, list[Dialogue]] = defaultdict(list)
+        for prompt in prompts:
+            rows[_place(prompt)].append(prompt)
+        kept_places = places_unrendered(encoder.tokenizer, rows)
+        prompts = keep_writable(encoder, [prompt for prompt in prompts if _place(prompt) in kept_places])
     room = {text: encoder.count_room(text) for text in {prompt.system for prompt in prompts} if text or tools_of(text)}
     if not room:
         return prompts
@@ -370,26 +376,26 @@ def keep_with_room(encoder: TurnEncoder, prompts: list[Dialogue]) -> list[Dialog
     return kept
 
 
-def refuse_rendered(encoder: TemplateEncoder, prompts: Iterable[Dialogue]) -> None:
-    """Raises UserError for a prompt that a chat template has written already: the template would write it a second time.
+def places_unrendered(tokenizer: PreTrainedTokenizerBase, rows: Mapping[str, Sequence[Dialogue]]) -> set[str]:
+    """The places of rows without a special token that the tokenizer's chat template writes; a line counts the others.
 
-    Such a text ends with the generation prompt, or begins with a mark of the template and holds the beginning of a turn.
+    Raises UserError when more than a tenth of the rows have one. (The marks of known families are found when data is read.)
     """
-    if not accepts(encoder.tokenizer, [PROBE, PROBE_REPLY, PROBE]):
-        return
-    whole = render(encoder.tokenizer, [PROBE, PROBE_REPLY, PROBE], thinking=None)
-    end, between = str(encoder.tokenizer.decode([encoder.end_id])), whole.partition(PROBE_REPLY)[2]
-    openers = [re.split(r"\n|<think>", text.split(end)[-1].strip())[0] for text in between.split(PROBE)[:2]]
-    marked = [text for text in openers if any(mark in text for mark in encoder.marks)]
-    for prompt in prompts:
-        for turn in prompt.prompt_turns:
-            is_begun = turn.startswith(tuple(encoder.marks)) and any(text in turn for text in marked)
-            if is_begun or (openers[-1] and re.sub(r"<think>\s*(</think>)?$", "", turn).rstrip().endswith(openers[-1])):
-                number, split = prompt.meta.get("index", 0) + 1, prompt.meta.get("split", "train")
-                raise UserError(
-                    f"prompt {number} of the {split} split was written with a chat template already ({turn[-60:]!r}), and the "
-                    "tokenizer's template would write it again; give the plain text, or messages with roles"
-                )
+    written = render(tokenizer, [PROBE]) + render(tokenizer, [PROBE], PROBE_REPLY)
+    tags = opening_of(render(tokenizer, [PROBE], thinking=None))
+    tokens = control_tokens(tokenizer, tokenizer(written)["input_ids"], (*THINKING, tags.begin, tags.end))
+    marks = [token for token in tokens if token in written and not token[0].isalnum() and token not in MARKS]
+
+    def check(place: str) -> str:
+        for one in rows[place]:
+            for text in (*one.prompt_turns, one.system, one.response, *one.references):
+                refuse_rendered(text or "", "a text", place, marks)
+        return place
+
+    counts = RowCounts("data_path")
+    kept = set(counts.read(rows, check)) if rows else set()
+    counts.log()
+    return kept
 
 
 def keep_writable(encoder: TemplateEncoder, prompts: list[Dialogue]) -> list[Dialogue]:
@@ -445,6 +451,11 @@ def _named(tool: dict[str, Any], name: str) -> dict[str, Any]:
 def _row(prompt: Dialogue) -> tuple[Any, Any]:
     """The row of the data from which a prompt is."""
     return prompt.meta.get("split"), prompt.meta.get("dialogue", id(prompt))
+
+
+def _place(prompt: Dialogue) -> str:
+    split, number = _row(prompt)
+    return f"dialogue {number + 1} of the {split} split"
 
 
 def count_rows(prompts: Iterable[Dialogue]) -> int:

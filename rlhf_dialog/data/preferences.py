@@ -20,13 +20,12 @@ from rlhf_dialog.data.sources.messages import (
     split_messages,
     unused_keys,
 )
-from rlhf_dialog.data.sources.record import BadRow, LeftOut, RowCounts, checked_text, is_null, show_columns
-from rlhf_dialog.data.sources.rows import PROMPT_KEYS, TURN_KEYS, Row, prompt_messages
+from rlhf_dialog.data.sources.record import RECIPES, BadRow, LeftOut, RowCounts, checked_text, is_null, show_columns
+from rlhf_dialog.data.sources.rows import PROMPT_KEYS, SIDES, TURN_KEYS, Row, prompt_messages
 from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
 from rlhf_dialog.data.speakers import BLANK_LINE, join_turns, read_speakers
 from rlhf_dialog.errors import UserError, nearest
 
-SIDES = ("chosen", "rejected")
 LONG_ENOUGH = 20  # characters that two texts without a prompt share, so that they count as its text
 
 
@@ -125,7 +124,7 @@ def read_sides(row: Row, where: str) -> tuple[Messages, Messages, set[str]]:
         hint = next((hint for key in row if (hint := nearest(str(key).lower(), SIDES))), "")
         raise UserError(
             f"{where}: there is no column '{missing[0]}'; a pair needs 'chosen' and 'rejected', and may have 'prompt' and "
-            f"'margin'; found {show_columns(row)}{hint}"
+            f"'margin'; found {show_columns(row)}{hint or f'; {RECIPES}'}"
         )
     prompt, used = read_prompt(row, where)
     sides = [read_side(row[name], name, where) for name in SIDES]

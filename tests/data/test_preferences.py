@@ -72,13 +72,13 @@ def test_texts_without_a_prompt_share_one_by_their_beginning(tmp_path):
     pairs = load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train")
     assert pairs[0].prompt == pairs[1].prompt == f"{begin} "
     assert len({pair.prompt for pair in pairs}) == 3
-    begin = "Human: Is it far from here ?\n\nAssistant: "  # "Ye" of both replies does not count
+    begin = "Guest: Is it far from here ?\n\nPorter: "  # "Ye" of both replies does not count
     rows = [
         {"chosen": f"{begin}Yes .", "rejected": f"{begin}Yet ."},
         {"chosen": f"{begin}So", "rejected": f"{begin}No"},
     ]
     pairs = load_pairs(write_pairs(tmp_path / "b.jsonl", rows), "train")
-    assert pairs[0].prompt == pairs[1].prompt == "Human: Is it far from here ?"
+    assert pairs[0].prompt == pairs[1].prompt == "Guest: Is it far from here ?"
 
 
 def test_a_short_prompt_is_not_cut_off_replies_that_begin_with_it(tmp_path):

@@ -1,4 +1,4 @@
-"""Tools and calls of tools in a chat template, whose ids are those of transformers, and prompts that a template wrote before."""
+"""Tools and calls of tools in a chat template, whose ids are those of transformers."""
 
 import json
 
@@ -10,7 +10,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.identity import data_fingerprint
 from rlhf_dialog.training.supervised.sft import example
 from tests.parts.data_files import jsonl_bytes, parquet_bytes
-from tests.parts.tiny import CHATML, LLAMA2, chat_tokenizer
+from tests.parts.tiny import CHATML, chat_tokenizer
 
 WITH_TOOLS = (
     "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}{% endfor %}<|im_end|>\n{% endif %}"
@@ -86,26 +86,3 @@ def test_tools_belong_to_the_identity_of_the_data(tmp_path):
         for tools in (None, [WEATHER], [{**WEATHER, "type": "x"}])
     }
     assert len(prints) == 3
-
-
-RENDERED = "<|im_start|>system\nYou swim .<|im_end|>\n<|im_start|>user\nIs it deep ?<|im_end|>\n<|im_start|>assistant\n"
-
-
-@pytest.mark.parametrize(
-    ("prompt", "template"),
-    [
-        (RENDERED, CHATML),
-        (RENDERED.partition("<|im_start|>assistant")[0], CHATML),
-        ([{"role": "user", "content": RENDERED}], CHATML),
-        (RENDERED + "<think>\n", CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n")),
-        ("Is it deep ?\nassistant:", CHATML.replace("<|im_start|>assistant\n", "assistant:")),
-        ("<s>[INST] Is it deep ? [/INST]", LLAMA2),
-    ],
-)
-def test_a_prompt_that_a_template_wrote_before_is_refused(tmp_path, prompt, template):
-    with pytest.raises(UserError, match=r"prompt 2 of the train split .*chat template already"):
-        read(tmp_path, [{"prompt": "Is it far ?"}, {"prompt": prompt}], template)
-
-
-def test_a_mark_that_a_person_quotes_is_no_prompt_of_a_template(tmp_path):
-    assert len(read(tmp_path, [{"prompt": "What does <|im_start|>user mean ?"}], CHATML)[1]) == 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rlhf_dialog.data.hub import HOW_TO_MAKE, is_local
-from rlhf_dialog.data.sources.columns import Columns, check_columns, naming_columns, parse_lists, rename_columns
+from rlhf_dialog.data.sources.columns import Columns, check_columns, naming_columns, read_texts, rename_columns
 from rlhf_dialog.data.sources.files import KINDS
 from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord
 from rlhf_dialog.data.sources.rows import Row, Rows, read_records
@@ -60,7 +60,7 @@ def load_rows(
 def _find_rows(
     data_path: str, split: str, columns: Columns, names: SplitNames, quiet: bool = False
 ) -> tuple[Rows, str]:
-    """The rows with the columns that `columns` names, and with lists for cells that hold one; and where they are."""
+    """The rows with the columns that `columns` names, with lists for texts that hold one or are transcripts; where they are."""
     wanted = Split.of(split, names)
     check_columns(columns)
     path = Path(os.path.expanduser(data_path))
@@ -71,7 +71,7 @@ def _find_rows(
         from rlhf_dialog.data.sources.from_hub import rows_of_hub  # it loads `datasets`
 
         rows, where = rows_of_hub(data_path, wanted)
-    return parse_lists(rename_columns(rows, where, columns, quiet)), where
+    return read_texts(rename_columns(rows, where, columns, quiet), where, quiet), where
 
 
 def check_path(data_path: str) -> None:

@@ -8,10 +8,10 @@ import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from rlhf_dialog.data.sources.messages import ROLE_KEYS, TEXT_KEYS
+from rlhf_dialog.data.sources.messages import ROLE_KEYS, TEXT_KEYS, are_messages, first_filled, uses_tools
 from rlhf_dialog.data.sources.record import holds_text, list_columns, show_columns
 from rlhf_dialog.data.sources.rows import (
     ACT_KEYS,
@@ -19,13 +19,15 @@ from rlhf_dialog.data.sources.rows import (
     LIST_KEYS,
     PROMPT_KEYS,
     REPLY_KEYS,
-    TEXT_OR_LIST_KEYS,
+    SAID_KEYS,
+    SIDES,
     TURN_KEYS,
     Cells,
     Row,
     Rows,
     prompt_in,
 )
+from rlhf_dialog.data.written_texts import read_transcript
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.json_files import parse_json
 
@@ -36,40 +38,67 @@ BUILT_IN = {  # the kinds of columns, and the names that need no `columns`
     **{"prompt": PROMPT_KEYS, "reference": REPLY_KEYS},
     **{name: (name,) for name in ("references", "chosen", "rejected", "margin")},
 }
-LIST_OF_ITEMS = re.compile(r"\[\s*[{\[]")  # of messages, or of pairs
+MESSAGE = re.compile(r"""\[?\s*\{.*?["'](?:role|from|speaker)["']\s*:""", re.DOTALL)
+BETWEEN = re.compile(r"\}\s+\{")  # of two messages, as numpy writes them
+TRANSCRIPTS = 0.9  # of the texts in a column, so that these are read as turns
 FORMS = {"messages": TURN_KEYS, "prompt": PROMPT_KEYS}  # a column of these decides what a row is
 
 
-def parse_lists(rows: Rows) -> Iterator[tuple[str, Row]]:
-    """The rows, with lists in place of `Cells` that hold one. Only columns that may hold lists are parsed.
+def read_texts(rows: Rows, where: str, quiet: bool = False) -> Iterator[tuple[str, Row]]:
+    """The rows, with what stands in their texts: lists in `Cells`, messages as JSON, and transcripts where most texts are one.
 
-    Raises UserError for a cell that is written like a list but cannot be read as one.
+    A warning counts other transcripts, unless `quiet`. Raises UserError for what is written like a list but cannot be read.
     """
-    for where, row in rows:
-        if isinstance(row, Cells):
-            row = {key: _parse(cell, key, where) for key, cell in row.items()}
-        yield where, row
+    rows = [(place, row | _parse_lists(row, place)) for place, row in rows]
+    for keys in (SIDES, *((key,) for key in (*PROMPT_KEYS, *TURN_KEYS))):
+        filled = [row for _, row in rows if all(isinstance(row.get(key), str) and row[key].strip() for key in keys)]
+        found = [[read_transcript(row[key]) for key in keys] for row in filled]
+        count = sum(all({"user", "assistant"} <= {one["role"] for one in said} for said in sides) for sides in found)
+        if count and count >= TRANSCRIPTS * len(filled):
+            for row, sides in zip(filled, found, strict=True):
+                if keys != SIDES and sides[0] and not sides[0][-1]["content"].strip():
+                    del sides[0][-1]  # the reply that is to come
+                row.update((key, said) for key, said in zip(keys, sides, strict=True) if said)
+        elif count and not quiet:
+            text = "%s: %d of %d texts in '%s' look like transcripts, and are read as text, because these are fewer than %.0f %%"
+            logger.warning(text, where, count, len(filled), "' and '".join(keys), 100 * TRANSCRIPTS)
+    yield from rows
 
 
-def _parse(cell: str | None, key: str, where: str) -> Any:
-    text = (cell or "").strip()
-    is_list = text.startswith("[") and text.endswith("]")
-    if not is_list or not (key in LIST_KEYS or (key in TEXT_OR_LIST_KEYS and LIST_OF_ITEMS.match(text))):
-        return cell
-    try:
-        return parse_json(text)
-    except ValueError:
-        pass
-    try:
-        value = ast.literal_eval(text)
-        if not _has_adjacent_strings(text):
-            return value
-    except (ValueError, TypeError, SyntaxError, tokenize.TokenError, MemoryError, RecursionError):
-        pass
+def _parse_lists(row: Row, where: str) -> Row:
+    return {key: _parse(row[key], key, where, isinstance(row, Cells)) for key in SAID_KEYS & row.keys()}
+
+
+def _parse(value: Any, key: str, where: str, is_cell: bool = False) -> Any:
+    if isinstance(value, list):
+        return [one for item in value for one in _unpack(item, key, where)]
+    text = value.strip() if isinstance(value, str) else ""
+    is_list = is_cell and key in LIST_KEYS and text.startswith("[") and text.endswith("]")
+    if not is_list and not (MESSAGE.match(text) and text.endswith(("]", "}"))):
+        return value
+    parsed = None
+    with suppress(ValueError):
+        parsed = parse_json(text)
+    if parsed is None:
+        with suppress(ValueError, TypeError, SyntaxError, tokenize.TokenError, MemoryError, RecursionError):
+            parsed = None if _has_adjacent_strings(text) else ast.literal_eval(text)
+    if parsed is not None:
+        return parsed if is_list or are_messages(parsed) else value
+    if not (is_list or BETWEEN.search(text)):
+        return value
     raise UserError(
         f"{where}: '{key}' holds {text:.60}, which is neither a JSON nor a Python list (numpy writes lists without commas, "
         "which cannot be read back); save the lists with json.dumps, or save the data as JSONL or parquet"
     )
+
+
+def _unpack(item: Any, key: str, where: str) -> list[Any]:
+    """An item of a list, or the messages that are its text."""
+    text = item.get(first_filled(TEXT_KEYS, item) or "") if isinstance(item, dict) else item
+    parsed = _parse(text, key, where) if isinstance(text, str) and not uses_tools(item) else text
+    if parsed is text:
+        return [item]
+    return parsed if isinstance(parsed, list) else [parsed]
 
 
 def _has_adjacent_strings(text: str) -> bool:

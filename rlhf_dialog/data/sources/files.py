@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlhf_dialog.data.sources.record import kind
+from rlhf_dialog.data.sources.record import RECIPES, kind
 from rlhf_dialog.data.sources.rows import Cells, Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import is_below
@@ -206,7 +206,7 @@ def _read_json(data: bytes, where: str) -> Numbered:
     wanted = "a .json file must be one list of objects; if it has one object per line, name it .jsonl"
     rows = _parse_json(decode(data, where), where, wanted)
     if not isinstance(rows, list):
-        raise UserError(f"{where}: holds {kind(rows)}, and {wanted}")
+        raise UserError(f"{where}: holds {kind(rows)}, and {wanted}; {RECIPES}")
     for number, row in enumerate(rows, 1):
         at = f"{where}, row {number}"
         yield at, _an_object(row, at)

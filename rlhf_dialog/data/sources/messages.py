@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_dialog.data.dialogue import ToolText
-from rlhf_dialog.data.sources.record import LeftOut, checked_text, is_empty, is_null, kind
+from rlhf_dialog.data.sources.record import RECIPES, LeftOut, checked_text, is_empty, is_null, kind
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import map_leaves
 
@@ -24,7 +24,6 @@ TOOL_ROLES = (
 )
 TOOL_CALLS = ("tool_calls", "function_call")
 OF_TOOLS = (*TOOL_CALLS, "tool_call_id", "name")  # the other keys of messages of tools
-HUMAN = re.compile(r"\n\n(Human|Assistant):")  # the marks of a transcript, such as those of HH-RLHF
 
 
 @dataclass
@@ -43,16 +42,8 @@ class Messages:
 
 
 def items_in(value: Any, what: str, where: str, wanted: str) -> list[Any]:
-    """The items of a cell: the turns of a transcript (`\\n\\nHuman: ...\\n\\nAssistant: ...`), one text, one message, or a list.
-
-    Raises UserError that names what was `wanted` in place of anything else.
-    """
-    if isinstance(value, str):
-        if value.startswith("\n\nHuman:"):
-            parts = HUMAN.split(value)[1:]
-            return [{"from": role, "value": text} for role, text in zip(parts[::2], parts[1::2], strict=True)]
-        return [value]
-    if isinstance(value, dict):
+    """The items of a cell: one text, one message, or a list. Raises UserError that names what was `wanted` for anything else."""
+    if isinstance(value, str | dict):
         return [value]
     if not isinstance(value, list):
         raise UserError(f"{where}: '{what}' holds {kind(value)}, wanted {wanted}")
@@ -79,6 +70,14 @@ def read_role(item: Any) -> str | None:
     """The role of a message in lower case; None when the item is not a message with a role."""
     role = first_filled(ROLE_KEYS, item) if isinstance(item, dict) else None
     return item[role].strip().lower() if role and isinstance(item[role], str) else None
+
+
+def are_messages(value: Any) -> bool:
+    """Whether a value is a message, or a list of them, each with a known role and a text or calls of tools."""
+    roles = (*SYSTEM_ROLES, *USER_ROLES, *ASSISTANT_ROLES, *CALL_ROLES, *TOOL_ROLES)
+    items = value if isinstance(value, list) else [value]
+    said = [one for one in items if isinstance(one, dict) and first_filled((*TEXT_KEYS, *TOOL_CALLS), one)]
+    return items == said != [] and all(_tool_role(one) in roles for one in said)
 
 
 def is_system(item: Any) -> bool:
@@ -163,7 +162,9 @@ def _text(item: Any, number: int, where: str) -> Any:
     key = first_filled(TEXT_KEYS, item)
     if key is None:
         wanted, there = " or ".join(TEXT_KEYS), ", ".join(map(repr, list(item)[:9])) or "nothing"
-        raise UserError(f"{where}: turn {number} is an object without a text; wanted {wanted}, found {there}")
+        raise UserError(
+            f"{where}: turn {number} is an object without a text; wanted {wanted}, found {there}; {RECIPES}"
+        )
     return _join_parts(item[key], number, where) if isinstance(item[key], list) else item[key]
 
 

@@ -5,23 +5,25 @@ import logging
 import math
 import reprlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rlhf_dialog.data.dialogue import ToolText
+from rlhf_dialog.data.written_texts import MARKS, find_mark
 from rlhf_dialog.errors import UserError, nearest
 
 logger = logging.getLogger(__name__)
 SPLITS = ("train", "validation", "test")
 ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
 BAD_SHARE = 0.1  # of the rows that may have no text where one must be
+RECIPES = "docs/DATA.md, 'Other layouts', has the lines of Python that rewrite such data"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class BadRow(UserError):
-    """A row with an empty, null or blank text, or with two equal sides. `RowCounts` leaves a few of them out."""
+    """A row with an empty, null, blank or rendered text, or with two equal sides. `RowCounts` leaves a few of them out."""
 
 
 @dataclass
@@ -50,7 +52,7 @@ class DialogueRecord:
 
 
 def checked_text(text: Any, what: str, where: str) -> str:
-    """`text` stripped. Raises BadRow when it is null or blank, UserError when it is no string or no UTF-8."""
+    """`text` stripped. Raises BadRow when it is null, blank or rendered, UserError when it is no string or no UTF-8."""
     if not isinstance(text, str) or not (text.strip() or isinstance(text, ToolText)):
         error = BadRow if is_null(text) or isinstance(text, str) else UserError
         raise error(
@@ -62,7 +64,18 @@ def checked_text(text: Any, what: str, where: str) -> str:
         raise UserError(
             f"{where}: {what} holds half a character (a lone surrogate); write the whole character"
         ) from None
+    refuse_rendered(text, what, where)
     return text if isinstance(text, ToolText) else text.strip()
+
+
+def refuse_rendered(text: str, what: str, where: str, marks: Sequence[str] = MARKS) -> None:
+    """Raises BadRow for a text that a chat template has written already: another template would write it a second time."""
+    if mark := find_mark(text, marks):
+        shown = text[max(0, text.find(mark) - 20) :].strip()
+        raise BadRow(
+            f"{where}: {what} holds {mark!r}, so a chat template has written it already ({shown!r:.80}); give the plain text, or "
+            "messages with roles"
+        )
 
 
 def act_number(act: Any, what: str, where: str) -> int:
@@ -155,7 +168,7 @@ class RowCounts:
     def log(self, without_reference: int = 0) -> None:
         """One line for each kind of rows that were left out, and for the columns; some prompts may be `without_reference`."""
         if self.bad:
-            text = "%s: %d of %d %s have an empty text or two equal sides, and are left out; the first: %s"
+            text = "%s: %d of %d %s cannot be used, and are left out; the first: %s"
             logger.warning(text, self.where, len(self.bad), self.num_rows, self.unit, self.bad[0])
         for reason, places in self.left_out.items():
             text = "%d of %d %s have %s and are left out; the first: %s"

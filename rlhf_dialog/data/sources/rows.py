@@ -22,6 +22,7 @@ from rlhf_dialog.data.sources.messages import (
     without_nulls,
 )
 from rlhf_dialog.data.sources.record import (
+    RECIPES,
     BadRow,
     DialogueRecord,
     LeftOut,
@@ -55,8 +56,9 @@ HISTORY, TOOLS = "history", "tools"  # the turns before a prompt; what the assis
 INPUT = "input"  # what follows an instruction, after a blank line
 PARENT, MESSAGE_KEYS = "parent_id", ("message_id", "id")  # of the rows of a tree
 OTHER_KINDS = ("images", "videos", "audios")  # lists of what no text can stand for
-LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references")  # of cells that are a list, if in brackets
-TEXT_OR_LIST_KEYS = ("chosen", "rejected", HISTORY, *REPLY_KEYS[1:])  # of cells that may be a text in brackets
+SIDES = ("chosen", "rejected")
+LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references", HISTORY)  # of cells: a list, if in brackets
+SAID_KEYS = {*LIST_KEYS, *PROMPT_KEYS, *REPLY_KEYS, *SIDES}  # of what may be messages, also as JSON
 
 
 def _each(rows: Rows) -> Iterator[Group]:
@@ -184,8 +186,6 @@ def prompt_messages(row: Row, where: str, keys: Sequence[str] = PROMPT_KEYS) -> 
     value, used = prompt_in(row, key)
     context, more = context_in(row, where)
     items = [] if is_null(value) else items_in(value, key, where, "a string or a list of turns")
-    if isinstance(value, str) and len(items) > 1 and is_empty(items[-1]["value"]):
-        items = items[:-1]  # the reply of a transcript, which is to come
     prompt = split_messages(items, where)
     if any(context.roles):
         prompt.roles = [role or "user" for role in prompt.roles]
@@ -205,7 +205,7 @@ def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Message
     messages, used = Messages(), {key for key in (*SYSTEM_KEYS, HISTORY, TOOLS) if is_empty(row.get(key))}
     system = next((key for key in SYSTEM_KEYS if isinstance(row.get(key), str) and row[key].strip()), None)
     if system:
-        messages.system.append((0, row[system].strip()))
+        messages.system.append((0, checked_text(row[system], f"'{system}'", where)))
         used.add(system)
     if parse_tools(row.get(TOOLS)) is not None:
         used.add(TOOLS)
@@ -414,5 +414,5 @@ def _no_turns(where: str, row: Row) -> UserError:
     hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
     return UserError(
         f"{where}: no turns; wanted a list of turns under one of {', '.join(known)}, or one utterance per row with a dialogue id "
-        f"('dialog_id'); found {show_columns(row)}{hint or '; set `columns` to read other names (docs/DATA.md)'}"
+        f"('dialog_id'); found {show_columns(row)}{hint or f'; set `columns` to read other names, or {RECIPES}'}"
     )

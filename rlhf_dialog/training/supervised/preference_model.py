@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
+from rlhf_dialog.data.chat_template import places_unrendered
 from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.data.preferences import PreferencePair, load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -54,6 +55,8 @@ class PreferenceModel(SupervisedStage[PreferenceConfig]):
     def start(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         model, tokenizer = starting_point(self.config)
         self.inputs = input_of(self.config, model, tokenizer)
+        if self.inputs.form == CHAT_TEMPLATE:
+            self.training, self.held_out = (_unrendered(tokenizer, some) for some in (self.training, self.held_out))
         return model, tokenizer
 
     def learn(self) -> None:
@@ -106,6 +109,11 @@ def read_pairs(
     kept = drawn(apart, config.max_train_pairs, config.seed)
     report(f"{len(kept)} pairs to learn from, {len(held_out)} held out, of other prompts")
     return kept, held_out
+
+
+def _unrendered(tokenizer: PreTrainedTokenizerBase, pairs: list[PreferencePair]) -> list[PreferencePair]:
+    kept = places_unrendered(tokenizer, {pair.where: (pair.chosen, pair.rejected) for pair in pairs})
+    return [pair for pair in pairs if pair.where in kept]
 
 
 def encode_pair(pair: PreferencePair, inputs: RewardInput) -> dict[str, Any]:

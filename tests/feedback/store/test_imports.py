@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
 from rlhf_dialog.feedback.store.formats import native, trl
@@ -181,7 +182,7 @@ def test_the_prompt_that_two_texts_share():
     assert turns(record) == [(0, "agent", "Yes . Two streets ."), (0, "agent", "Yes . Far .")]
 
 
-def test_messages_system_messages_and_images_are_read_as_in_training():
+def test_messages_system_messages_and_images_are_read_as_in_training(tmp_path):
     system = {"role": "system", "content": "You guide guests ."}
     parts = {"role": "human", "content": [{"type": "text", "text": "Which"}, {"type": "text", "text": "ones ?"}]}
     image = {"role": "user", "content": [{"type": "text", "text": "Here ?"}, {"type": "image", "image": "x"}]}
@@ -196,7 +197,8 @@ def test_messages_system_messages_and_images_are_read_as_in_training():
     assert found.unread == {"system message": 1, "reasoning_content of a turn": 1}
     assert [("image" in reason, n) for reason, n in found.left_out.items()] == [(True, 1)]
     human = "\n\nHuman: Hello .\n\nAssistant: Hi .\n\nHuman: Is it far ?\n\nAssistant:"
-    (record,) = trl_read([{"prompt": [ASK], "chosen": f"{human} Yes .", "rejected": f"{human} No ."}], "dpo").records
+    path = jsonl(tmp_path / "dpo.jsonl", [{"prompt": [ASK], "chosen": f"{human} Yes .", "rejected": f"{human} No ."}])
+    (record,) = trl.read(load_rows(str(path), "train"), "dpo").records
     assert [text for *_, text in turns(record)] == ["Hello .", "Hi .", "Is it far ?", "Yes .", "No ."]
 
 

@@ -46,6 +46,24 @@ def save_start(folder, kind="gpt2"):
 # what needs no training
 
 
+def test_pairs_with_the_special_tokens_of_the_reward_models_template_are_left_out(tmp_path):
+    start = save_start(tmp_path / "start")
+    tokenizer = tiny.byte_tokenizer()
+    tokenizer.chat_template = tiny.CHATML.replace("<|im_start|>", "<pad>")
+    tokenizer.save_pretrained(start)
+    rows = [{"chosen": "Two streets .", "rejected": "No ."} | {"prompt": f"Is {n} far ?"} for n in range(40)]
+    rows[3] |= {"rejected": "No . <pad>"}
+    rows[5] |= {"prompt": "<pad>user\nWhy ?"}
+    config = config_of(tmp_path, rows, start)
+    every, stage = load_pairs(config.data_path, "train"), PreferenceModel(config, tmp_path, print)
+    stage.training, stage.held_out = every[:30], every[20:]
+    stage.start()
+    assert (len(stage.training), len(stage.held_out)) == (28, 20)
+    stage.training = every[:19]
+    with pytest.raises(UserError, match=r"(?s)2 of 19 rows.*line 4: .*<pad>"):
+        stage.start()
+
+
 def test_the_start_has_one_output_a_pad_token_and_a_new_head_of_its_width_alone(tmp_path):
     big, tokenizer = tiny.gpt2(n_embd=1024, n_layer=1), tiny.byte_tokenizer()
     tokenizer.pad_token, tokenizer.padding_side = None, "left"

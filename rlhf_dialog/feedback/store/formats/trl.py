@@ -48,7 +48,7 @@ def read(rows: list[tuple[str, Row]], form: str) -> ImportResult:
     for reason, places in counts.left_out.items():
         imported.left_out[f"rows with {reason}"] = len(places)
     if counts.bad:
-        imported.left_out[f"rows with an empty text or two equal sides, the first: {counts.bad[0]}"] = len(counts.bad)
+        imported.left_out[f"rows that cannot be used, the first: {counts.bad[0]}"] = len(counts.bad)
     imported.unread = counts.unread
     return imported
 
