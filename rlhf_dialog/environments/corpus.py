@@ -115,9 +115,12 @@ def _prompts(record: "DialogueRecord") -> "list[Dialogue]":
     return [*prompts[::2], *last]
 
 
-def _replies(record: "DialogueRecord") -> list[tuple[list[str], int | None]]:
-    """For each reply in the data all its versions, and its act."""
-    return [(prompt.references, prompt.act) for prompt in _prompts(record) if prompt.references]
+def _replies(record: "DialogueRecord") -> list[tuple[list[Any], int | None]]:
+    """For each reply in the data all its versions, None where it is not to be learned, and its act; the last one is."""
+    versions = [(prompt.references or [None], prompt.act) for prompt in _prompts(record)]
+    while versions and versions[-1][0] == [None]:
+        versions.pop()
+    return versions
 
 
 @lru_cache(maxsize=16)

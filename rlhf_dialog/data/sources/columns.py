@@ -6,13 +6,12 @@ import itertools
 import logging
 import re
 import tokenize
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from rlhf_dialog.data.sources.messages import ROLE_KEYS, TEXT_KEYS
-from rlhf_dialog.data.sources.record import holds_text, list_columns, show_columns
+from rlhf_dialog.data.sources.record import Unused, is_empty, show_columns
 from rlhf_dialog.data.sources.rows import (
     ACT_KEYS,
     ID_KEYS,
@@ -107,11 +106,11 @@ def rename_columns(rows: Rows, where: str, columns: Columns, quiet: bool = False
     hidden = {name for kind in columns for name in BUILT_IN[kind]} | set(columns.values())
     if not FORMS.keys().isdisjoint(columns):
         hidden.update(*(names for kind, names in FORMS.items() if kind not in columns))
-    unread = Counter(
-        name for _, row in rows for name in hidden & row.keys() - {*columns.values()} if holds_text(row[name])
-    )
-    if unread and not quiet:
-        logger.warning("%s: not read, because `columns` names others: %s", where, list_columns(unread))
+    unread, others = Unused(), hidden - {*columns.values()}
+    for _, row in rows:
+        unread.add({name: value for name, value in row.items() if name in others and not is_empty(value)})
+    if (listed := unread.listed()) and not quiet:
+        logger.warning("%s: not read, because `columns` names others: %s", where, listed)
     return ((place, _rename(row, columns, hidden)) for place, row in rows)
 
 

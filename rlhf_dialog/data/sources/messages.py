@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_dialog.data.dialogue import ToolText
-from rlhf_dialog.data.sources.record import LeftOut, checked_text, is_empty, is_null, kind
+from rlhf_dialog.data.sources.record import LeftOut, checked_text, is_empty, is_null, kind, read_flag
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import map_leaves
 
@@ -22,6 +22,7 @@ TOOL_ROLES = (
     *("tool", "function", "ipython", "observation", "environment"),
     *("tool_response", "tool_result", "tool_output", "function_response", "function_result", "function_output"),
 )
+LEARN_KEYS = ("weight", "train", "loss", "trainable")  # of a message: 0 or false where it is no reply to learn
 TOOL_CALLS = ("tool_calls", "function_call")
 OF_TOOLS = (*TOOL_CALLS, "tool_call_id", "name")  # the other keys of messages of tools
 HUMAN = re.compile(r"\n\n(Human|Assistant):")  # the marks of a transcript, such as those of HH-RLHF
@@ -34,12 +35,14 @@ class Messages:
     turns: list[Any] = field(default_factory=list)
     roles: list[str | None] = field(default_factory=list)  # of each turn, in lower case
     system: list[tuple[int, str]] = field(default_factory=list)  # the number of turns before it, and its text
+    learned: list[bool] = field(default_factory=list)  # of each turn, whether its LEARN_KEYS let it be a reply to learn
 
     def then(self, others: "Messages") -> "Messages":
         """These messages and the others behind them; a system message that says the same again counts once."""
         said = {text for _, text in self.system}
         more = [(len(self.turns) + place, text) for place, text in others.system if text not in said]
-        return Messages(self.turns + others.turns, self.roles + others.roles, self.system + more)
+        turns, learned = self.turns + others.turns, self.learned + others.learned
+        return Messages(turns, self.roles + others.roles, self.system + more, learned)
 
 
 def items_in(value: Any, what: str, where: str, wanted: str) -> list[Any]:
@@ -72,6 +75,7 @@ def split_messages(items: Sequence[Any], where: str) -> Messages:
         )
         messages.turns.append(turn)
         messages.roles.append(role)
+        messages.learned.append(is_learned(item))
     return messages
 
 
@@ -79,6 +83,12 @@ def read_role(item: Any) -> str | None:
     """The role of a message in lower case; None when the item is not a message with a role."""
     role = first_filled(ROLE_KEYS, item) if isinstance(item, dict) else None
     return item[role].strip().lower() if role and isinstance(item[role], str) else None
+
+
+def is_learned(item: Any) -> bool:
+    """Whether a message, or each of a list, may be a reply to learn: none of its LEARN_KEYS says 0 or false."""
+    messages = [one for one in (item if isinstance(item, list) else [item]) if isinstance(one, dict)]
+    return all(read_flag(message.get(key)) is not False for message in messages for key in LEARN_KEYS)
 
 
 def is_system(item: Any) -> bool:
@@ -185,5 +195,6 @@ def unused_keys(items: Iterable[Any], used: Iterable[str]) -> dict[str, Any]:
     for item in items:
         if isinstance(item, dict):
             read = {first_filled(TEXT_KEYS, item), *(OF_TOOLS if uses_tools(item) else ())}
+            read |= {key for key in LEARN_KEYS if read_flag(item.get(key)) is not None}
             unused |= {key: value for key, value in item.items() if key not in known | read and not is_empty(value)}
     return unused

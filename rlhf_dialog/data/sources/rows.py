@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rlhf_dialog.data.sources.messages import (
-    OF_TOOLS,
+    ASSISTANT_ROLES,
     ROLE_KEYS,
     TEXT_KEYS,
     USER_ROLES,
     Messages,
     first_filled,
+    is_learned,
     items_in,
     read_role,
     said_by_turns,
     split_messages,
     unused_keys,
-    uses_tools,
     without_nulls,
 )
 from rlhf_dialog.data.sources.record import (
@@ -31,6 +31,7 @@ from rlhf_dialog.data.sources.record import (
     is_empty,
     is_null,
     kind,
+    read_flag,
     show_columns,
 )
 from rlhf_dialog.errors import UserError, nearest
@@ -54,6 +55,8 @@ SYSTEM_KEYS = ("system", "system_prompt")  # a text
 HISTORY, TOOLS = "history", "tools"  # the turns before a prompt; what the assistant may call
 INPUT = "input"  # what follows an instruction, after a blank line
 PARENT, MESSAGE_KEYS = "parent_id", ("message_id", "id")  # of the rows of a tree
+REJECTED = {"deleted": True, "review_result": False}  # of a message that people have taken out
+LABELS = ("kto_tag", "label")  # false: the reply of the row is disliked
 OTHER_KINDS = ("images", "videos", "audios")  # lists of what no text can stand for
 LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references")  # of cells that are a list, if in brackets
 TEXT_OR_LIST_KEYS = ("chosen", "rejected", HISTORY, *REPLY_KEYS[1:])  # of cells that may be a text in brackets
@@ -91,6 +94,8 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
         place, row = group[-1]
         if filled := next((key for key in OTHER_KINDS if isinstance(row.get(key), list) and row[key]), None):
             raise LeftOut(place, filled)
+        if any(is_rejected(one) for _, one in group):
+            raise LeftOut(place, "'deleted: true' or 'review_result: false' in them or above them")
         record = layout.read(group, counts)
         roles = record.roles or []
         asked = zip([None, *roles], roles, strict=False)  # what a tool answers is the assistant's
@@ -98,12 +103,12 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
             raise LeftOut(group[0][0], "tool messages")
         if record.tools and not with_calls:
             record.tools, record.meta[TOOLS] = [], row[TOOLS]
-        counts.note(record.meta, [*ID_KEYS, *SYSTEM_KEYS[: bool(record.system)]])
+        counts.note(record.meta, [*ID_KEYS, *SYSTEM_KEYS[: bool(record.system)], liked_in(row)[0], "unanswered"])
         return record
 
     records = counts.read(layout.gather(itertools.chain([first], rows)), read)
     if not quiet:
-        counts.log(sum(record.is_prompt and not record.references for record in records))
+        counts.log(sum(x.is_prompt and not x.references and "unanswered" not in x.meta for x in records))
     return records
 
 
@@ -124,6 +129,8 @@ def _read_dialogue(group: Group, counts: RowCounts) -> DialogueRecord:
     meta = _others(row, {key, act, "references", *used}, counts, items, (*ACT_KEYS, "references"))
     messages = context.then(split_messages(items, where))
     record = _record(messages, acts, where, meta, parse_tools(row.get(TOOLS)))
+    if liked_in(row)[1] is False:
+        record.learned = [*(record.learned or [True] * len(record.turns))[:-1], False]
     versions = row.get("references")
     if is_null(versions):
         versions = said_by_turns(items, ("references",))
@@ -170,10 +177,17 @@ def _read_prompt(group: Group, counts: RowCounts) -> DialogueRecord:
         raise BadRow(f"{where}: the prompt is null or has no turns; fill it in, or remove the row")
     meta = _others(row, {act, reply, "references", *used}, counts, items)
     record = _record(messages, None, where, meta, parse_tools(row.get(TOOLS)))
-    record.is_prompt = True
     record.acts = None if act is None or is_null(row[act]) else [act_number(row[act], f"'{act}'", where)]
     replies = [text for name in (reply, "references") if name for text in _replies(row.get(name), name, where)]
+    return _as_prompt(record, replies, is_learned(row[reply] if reply else None) and liked_in(row)[1] is not False)
+
+
+def _as_prompt(record: DialogueRecord, replies: list[Any], learned: bool) -> DialogueRecord:
+    """The record as a prompt with these replies, or without a reply where it is not to be learned."""
+    record.is_prompt, record.learned = True, []
     record.references = [replies] if replies else None
+    if replies and not learned:
+        record.learned, record.references, record.acts, record.meta["unanswered"] = [False], None, None, True
     return record
 
 
@@ -219,6 +233,23 @@ def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Message
     if is_list and all(isinstance(one, dict) for one in history):
         messages, used = messages.then(split_messages(history, where)), used | {HISTORY}
     return messages, used
+
+
+def is_rejected(row: Row) -> bool:
+    """Whether people have taken a message out (OASST)."""
+    return any(read_flag(row.get(key)) is flag for key, flag in REJECTED.items())
+
+
+def liked_in(row: Row) -> tuple[str | None, bool | None]:
+    """The column that says whether the reply of a row is liked (KTO), if there is one, and what it says.
+
+    `label` is one beside `completion`, and as true or false beside messages of which the last is the assistant's.
+    """
+    key = next((key for key in LABELS if read_flag(row.get(key)) is not None), None)
+    turns = row.get(first_filled(TURN_KEYS, row) or "")
+    ends = isinstance(turns, list) and read_role((turns or [None])[-1]) in ASSISTANT_ROLES
+    is_rating = key == LABELS[0] or "completion" in row or (ends and isinstance(row.get("label"), bool))
+    return (key, read_flag(row[key])) if key and is_rating else (None, None)
 
 
 def parse_tools(value: Any) -> list[Any] | None:
@@ -282,12 +313,11 @@ def _messages_of_rows(group: Group, counts: RowCounts) -> tuple[Messages, list[A
         key, act = first_filled((*TURN_KEYS, *TEXT_KEYS), row), first_filled(ACT_KEYS, row)
         if key is None:
             raise _no_turns(where, row)
-        used = [key, *ACT_KEYS, *ROLE_KEYS, *ID_KEYS]
         part = split_messages([{name: row[name] for name in row if name not in TEXT_KEYS} | {"text": row[key]}], where)
         part.turns = [checked_text(turn, f"'{key}'", where) for turn in part.turns]
         messages = messages.then(part)
         acts += [row[act] if act else None] * len(part.turns)
-        counts.note(row, used if uses_tools(row) is False else [*used, *OF_TOOLS], in_meta=False)
+        counts.note(unused_keys([row], [key, *ACT_KEYS, *ID_KEYS]), (), in_meta=False)
     return messages, acts
 
 
@@ -306,7 +336,7 @@ def _gather_trees(rows: Rows) -> Iterator[Group]:
         if is_empty(row.get(key)) or row[key] in by_id:
             raise UserError(f"{where}: '{key}' holds {reprlib.repr(row.get(key))}, wanted an id that no other row has")
         by_id[row[key]] = (where, row)
-    answered = {row.get(PARENT) for _, row in placed}
+    answered = {row.get(PARENT) for _, row in placed if not is_rejected(row)}
     for where, row in placed:
         if row[key] in answered and (is_empty(row.get(PARENT)) or read_role(row) in USER_ROLES):
             continue  # it stands before others, and is no reply
@@ -330,9 +360,7 @@ def _read_path(group: Group, counts: RowCounts) -> DialogueRecord:
     used = {first_filled(TEXT_KEYS, row), *MESSAGE_KEYS, PARENT, *ROLE_KEYS}
     meta = {ID_KEYS[0]: root} | _others(row, used, counts) | ({"unanswered": True} if unanswered else {})
     messages.roles = messages.roles[: len(messages.turns)]
-    record = _record(messages, None, where, meta)
-    record.is_prompt, record.references = True, [reply] if reply else None
-    return record
+    return _as_prompt(_record(messages, None, where, meta), reply, is_learned(row))
 
 
 def _is_in_a_tree(row: Row) -> bool:
@@ -374,7 +402,9 @@ def _record(
     if messages.system:
         meta["system"] = "\n".join(text for _, text in messages.system)
     roles = messages.roles if any(messages.roles) else None
-    return DialogueRecord(texts, acts, meta=meta, roles=roles, system=messages.system, tools=tools or [])
+    record = DialogueRecord(texts, acts, meta=meta, roles=roles, system=messages.system, tools=tools or [])
+    record.learned = [] if all(messages.learned) else messages.learned
+    return record
 
 
 def _others(

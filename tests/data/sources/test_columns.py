@@ -11,7 +11,7 @@ from rlhf_dialog.data.sources.columns import BUILT_IN
 from rlhf_dialog.environments.corpus import CorpusUser
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning.tokenized_examples import sft_prompts
-from rlhf_dialog.rewards import NoReward
+from rlhf_dialog.rewards import LengthMatch, NoReward
 from rlhf_dialog.runs.data_source import read_source, training_prompts
 from rlhf_dialog.training.supervised import sft
 from rlhf_dialog.training.supervised.relevance.model import RelevanceTraining
@@ -138,6 +138,18 @@ def test_every_configuration_that_names_data_has_columns(tmp_path):
     rules = PromptRules.from_keys(run, **read_columns("{prompt: gold, reference: q}"))
     found = [dialogue.reference for dialogue in rules.load(str(tmp_path), "validation")]
     assert found == ["Hi there", "Is it far ?", "Who is it ?"]
+
+
+def test_ppo_keeps_prompts_of_disliked_replies_where_the_reward_needs_no_reference(tmp_path, caplog):
+    rows = [{"prompt": f"p {i} ?", "completion": "Yes .", "label": i > 0} for i in range(3)]
+    (tmp_path / "train.jsonl").write_bytes(jsonl_bytes(rows))
+    (tmp_path / "validation.jsonl").write_bytes(jsonl_bytes(rows))
+    run = settings(env={"args": {"data_path": str(tmp_path)}}, eval_interval=1, turn_separator="<EOU>")
+    prompts, validation = read_source(run, NoReward())
+    assert [prompt.reference for prompt in prompts] == [None, "Yes .", "Yes ."]
+    assert len(validation.prompts) == 2
+    prompts, _ = read_source(run, LengthMatch())
+    assert [prompt.reference for prompt in prompts] == ["Yes .", "Yes ."]
 
 
 def test_the_kinds_are_those_of_the_configuration():
