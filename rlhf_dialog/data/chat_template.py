@@ -385,7 +385,7 @@ def refuse_rendered(encoder: TemplateEncoder, prompts: Iterable[Dialogue]) -> No
         for turn in prompt.prompt_turns:
             is_begun = turn.startswith(tuple(encoder.marks)) and any(text in turn for text in marked)
             if is_begun or (openers[-1] and re.sub(r"<think>\s*(</think>)?$", "", turn).rstrip().endswith(openers[-1])):
-                number, split = prompt.meta.get("index", 0) + 1, prompt.meta.get("split", "train")
+                number, split = prompt.origin_of("index", 0) + 1, prompt.origin_of("split", "train")
                 raise UserError(
                     f"prompt {number} of the {split} split was written with a chat template already ({turn[-60:]!r}), and the "
                     "tokenizer's template would write it again; give the plain text, or messages with roles"
@@ -444,7 +444,7 @@ def _named(tool: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _row(prompt: Dialogue) -> tuple[Any, Any]:
     """The row of the data from which a prompt is."""
-    return prompt.meta.get("split"), prompt.meta.get("dialogue", id(prompt))
+    return prompt.origin_of("split"), prompt.origin_of("dialogue", id(prompt))
 
 
 def count_rows(prompts: Iterable[Dialogue]) -> int:

@@ -69,13 +69,14 @@ class PromptRules:
         kept = {number: record for number, record in enumerate(records) if number not in overlap}
         if self.turn_separator not in (None, CHAT_TEMPLATE):
             kept = _without_separator(kept, str(self.turn_separator), where)
+        if commas := sum("_comma_" in text for record in kept.values() for text in _texts(record)):
+            logger.warning("%s: %d turns or references hold '_comma_' in place of a comma; replace it", where, commas)
         if line := describe_roles(records, self.reply_roles):
             logger.log(logging.WARNING if "reply_roles" in line else logging.INFO, "%s: %s", where, line)
         prompts: list[Dialogue] = []
         for number, dialogue in first_rows(kept).items():
             for prompt in prompts_of(kept[number], self):
-                prompt.meta |= {"split": split, "index": len(prompts), "dialogue": dialogue}
-                prompts.append(prompt)
+                prompts.append(prompt.from_origin(split=split, index=len(prompts), dialogue=dialogue))
         asked = [record for record in kept.values() if record.is_prompt]
         if ended := sum(spoken_turns(record, self.reply_roles)[-1].is_reply for record in asked):
             logger.warning("%s: %d of %d prompts end with the assistant and are left out", where, ended, len(records))

@@ -3,7 +3,7 @@
 import json
 import re
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,8 @@ ROLE_KEYS = ("role", "from", "speaker")
 SYSTEM_ROLES = ("system", "developer")
 USER_ROLES = ("user", "human", "prompter")
 ASSISTANT_ROLES = ("assistant", "gpt", "bot", "model", "chatbot")
+SPOKEN_ROLES = (*SYSTEM_ROLES, *USER_ROLES, *ASSISTANT_ROLES)
+ROLES_OF_A_PAIR = ("user", "assistant")
 CALL_ROLES = ("function_call", "tool_call", "tool_calls")  # whose text is JSON: {"name": ..., "arguments": {...}}
 TOOL_ROLES = (
     *("tool", "function", "ipython", "observation", "environment"),
@@ -59,7 +61,16 @@ def items_in(value: Any, what: str, where: str, wanted: str) -> list[Any]:
         return [value]
     if not isinstance(value, list):
         raise UserError(f"{where}: '{what}' holds {kind(value)}, wanted {wanted}")
-    return value
+    return [*split_pairs(value)]
+
+
+def split_pairs(items: Sequence[Any]) -> Iterator[Any]:
+    """The items, with two messages in place of a pair: of [question, answer], or of {"user": ..., "assistant": ...}."""
+    for item in items:
+        sides = dict(zip(ROLES_OF_A_PAIR, item, strict=False)) if isinstance(item, list) and len(item) == 2 else item
+        roles = [key for key in sides if key.lower() in SPOKEN_ROLES] if isinstance(sides, dict) else []
+        is_pair = len(roles) > 1 and first_filled(TEXT_KEYS, sides) is None
+        yield from ({"role": role, "content": sides[role]} for role in roles) if is_pair else [item]
 
 
 def split_messages(items: Sequence[Any], where: str) -> Messages:
@@ -80,9 +91,10 @@ def split_messages(items: Sequence[Any], where: str) -> Messages:
 
 
 def read_role(item: Any) -> str | None:
-    """The role of a message in lower case; None when the item is not a message with a role."""
-    role = first_filled(ROLE_KEYS, item) if isinstance(item, dict) else None
-    return item[role].strip().lower() if role and isinstance(item[role], str) else None
+    """The role of a message in lower case, or the number of its speaker; None when the item is not a message with a role."""
+    key = first_filled(ROLE_KEYS, item) if isinstance(item, dict) else None
+    role = item[key] if key else None
+    return str(role).strip().lower() if isinstance(role, str | int) else None
 
 
 def is_learned(item: Any) -> bool:
@@ -173,7 +185,11 @@ def _text(item: Any, number: int, where: str) -> Any:
     key = first_filled(TEXT_KEYS, item)
     if key is None:
         wanted, there = " or ".join(TEXT_KEYS), ", ".join(map(repr, list(item)[:9])) or "nothing"
-        raise UserError(f"{where}: turn {number} is an object without a text; wanted {wanted}, found {there}")
+        texts = [key for key, value in item.items() if isinstance(value, str)]
+        kinds = ("turn.utterance",) if len(texts) < 2 else ("turn.user", "turn.assistant")
+        named = ", ".join(f"{kind}: {key}" for kind, key in zip(kinds, texts, strict=False))
+        hint = f"; if these are its texts, set columns: {{{named}}}" if named else ""
+        raise UserError(f"{where}: turn {number} is an object without a text; wanted {wanted}, found {there}{hint}")
     return _join_parts(item[key], number, where) if isinstance(item[key], list) else item[key]
 
 

@@ -18,6 +18,7 @@ from rlhf_dialog.data.sources.messages import (
     read_role,
     said_by_turns,
     split_messages,
+    split_pairs,
     unused_keys,
     without_nulls,
 )
@@ -51,15 +52,24 @@ ACT_KEYS = ("act", "acts", "act_label_text", "act_label")
 ID_KEYS = ("dialog_id", "dialogue_id", "conversation_id", "conv_id", "id")
 PROMPT_KEYS = ("prompt", "question", "instruction")
 REPLY_KEYS = ("reference", "response", "completion", "answer", "output")
-SYSTEM_KEYS = ("system", "system_prompt")  # a text
-HISTORY, TOOLS = "history", "tools"  # the turns before a prompt; what the assistant may call
-INPUT = "input"  # what follows an instruction, after a blank line
-PARENT, MESSAGE_KEYS = "parent_id", ("message_id", "id")  # of the rows of a tree
+SYSTEM_KEYS = ("system", "system_prompt", "system_message")  # a text, or a list of texts
+HISTORY_KEYS, TOOLS = ("history", "context"), "tools"  # the turns before a prompt; what the assistant may call
+INPUT_KEYS = ("input", "context")  # what follows an instruction, after a blank line
+PARENT_KEYS = ("parent_id", "parent", "reply-to", "reply_to")  # of the rows of a tree
+MESSAGE_KEYS = ("message_id", "id")
 REJECTED = {"deleted": True, "review_result": False}  # of a message that people have taken out
 LABELS = ("kto_tag", "label")  # false: the reply of the row is disliked
 OTHER_KINDS = ("images", "videos", "audios")  # lists of what no text can stand for
 LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references")  # of cells that are a list, if in brackets
-TEXT_OR_LIST_KEYS = ("chosen", "rejected", HISTORY, *REPLY_KEYS[1:])  # of cells that may be a text in brackets
+TEXT_OR_LIST_KEYS = ("chosen", "rejected", *HISTORY_KEYS, *REPLY_KEYS[1:])  # of cells that may be a text in brackets
+
+
+def as_items(value: Any) -> list[Any]:
+    """The items of a list, or of an object of equally long lists, which Arrow makes of a list of objects; none of others."""
+    columns = [*value.values()] if isinstance(value, dict) else []
+    if columns and all(isinstance(cells, list) and len(cells) == len(columns[0]) for cells in columns):
+        return [dict(zip(value, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    return value if isinstance(value, list) else []
 
 
 def _each(rows: Rows) -> Iterator[Group]:
@@ -81,7 +91,10 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
     `with_calls`: those in which tools are called are read, and lists of tools; else they are left out. Raises UserError when
     there are no rows, or when rows cannot be read.
     """
-    rows = iter(rows)
+    rows = (
+        (place, row | {key: as_items(row[key]) for key in TURN_KEYS if isinstance(row.get(key), dict)})
+        for place, row in rows
+    )
     first = next(rows, None)
     if first is None:
         raise UserError(f"{where}: there are no rows; give at least one dialogue")
@@ -120,7 +133,7 @@ def _read_dialogue(group: Group, counts: RowCounts) -> DialogueRecord:
     key, act = first_filled(TURN_KEYS, row), first_filled(ACT_KEYS, row)
     if key is None:
         raise _no_turns(where, row)
-    items = _list_in(row, key, where, "with one item per turn")
+    items = [*split_pairs(_list_in(row, key, where, "with one item per turn"))]
     context, used = context_in(row, where, with_history=False)
     if act is None or is_null(row[act]):
         acts = said_by_turns(items, ACT_KEYS)
@@ -206,32 +219,32 @@ def prompt_messages(row: Row, where: str, keys: Sequence[str] = PROMPT_KEYS) -> 
     return context.then(prompt), used | more, items
 
 
-def prompt_in(row: Row, key: str) -> tuple[Any, set[str]]:
-    """The prompt in the column `key`, and the columns that it is in: an `instruction` may have an `input`."""
-    prompt, more = row.get(key), row.get(INPUT)
-    if key != "instruction" or not isinstance(prompt, str) or not (more is None or isinstance(more, str)):
+def prompt_in(row: Row, key: str, inputs: Sequence[str] = ()) -> tuple[Any, set[str]]:
+    """The prompt in the column `key`, and the columns that it is in: it has the text under one of `inputs`, or as an
+    `instruction` that under one of INPUT_KEYS, behind a blank line."""
+    prompt = row.get(key)
+    used = first_filled(inputs or INPUT_KEYS, row)
+    more = (row[used] or "") if used else None
+    if not (isinstance(prompt, str) and used and isinstance(more, str) and (inputs or key == "instruction")):
         return prompt, {key}
-    return f"{prompt.strip()}\n\n{(more or '').strip()}".strip(), {key, INPUT}
+    return f"{prompt.strip()}\n\n{more.strip()}".strip(), {key, used}
 
 
 def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Messages, set[str]]:
     """The system message and the history that a row has in columns of their own, and these columns."""
-    messages, used = Messages(), {key for key in (*SYSTEM_KEYS, HISTORY, TOOLS) if is_empty(row.get(key))}
-    system = next((key for key in SYSTEM_KEYS if isinstance(row.get(key), str) and row[key].strip()), None)
-    if system:
-        messages.system.append((0, row[system].strip()))
-        used.add(system)
+    messages, used = Messages(), {key for key in (*SYSTEM_KEYS, *HISTORY_KEYS, TOOLS) if is_empty(row.get(key))}
+    for key in SYSTEM_KEYS:
+        texts = [row.get(key)] if isinstance(row.get(key), str) else row.get(key)
+        if not messages.system and texts and isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            messages.system = [(0, text.strip()) for text in texts if text.strip()]
+            used.add(key)
     if parse_tools(row.get(TOOLS)) is not None:
         used.add(TOOLS)
-    history: Any = row.get(HISTORY)
-    is_list = with_history and isinstance(history, list)
-    if is_list and history and all(isinstance(one, list) and len(one) == 2 for one in history):
-        roles = itertools.cycle(("user", "assistant"))
-        history = [
-            {"role": role, "content": text} for role, text in zip(roles, itertools.chain(*history), strict=False)
-        ]
-    if is_list and all(isinstance(one, dict) for one in history):
-        messages, used = messages.then(split_messages(history, where)), used | {HISTORY}
+    for key in HISTORY_KEYS[: 2 * with_history]:
+        history = [*split_pairs(row[key])] if isinstance(row.get(key), list) else []
+        is_text = key == HISTORY_KEYS[0] and all(isinstance(one, str) for one in history)
+        if history and not messages.turns and (is_text or all(isinstance(one, dict) for one in history)):
+            messages, used = messages.then(split_messages(history, where)), used | {key}
     return messages, used
 
 
@@ -336,12 +349,12 @@ def _gather_trees(rows: Rows) -> Iterator[Group]:
         if is_empty(row.get(key)) or row[key] in by_id:
             raise UserError(f"{where}: '{key}' holds {reprlib.repr(row.get(key))}, wanted an id that no other row has")
         by_id[row[key]] = (where, row)
-    answered = {row.get(PARENT) for _, row in placed if not is_rejected(row)}
+    answered = {_parent(row) for _, row in placed if not is_rejected(row)}
     for where, row in placed:
-        if row[key] in answered and (is_empty(row.get(PARENT)) or read_role(row) in USER_ROLES):
+        if row[key] in answered and (is_empty(_parent(row)) or read_role(row) in USER_ROLES):
             continue  # it stands before others, and is no reply
         path = [(where, row)]
-        while (above := by_id.get(path[-1][1].get(PARENT))) and len(path) <= len(placed):
+        while (above := by_id.get(_parent(path[-1][1]))) and len(path) <= len(placed):
             path.append(above)
         yield path[::-1]
 
@@ -349,34 +362,40 @@ def _gather_trees(rows: Rows) -> Iterator[Group]:
 def _read_path(group: Group, counts: RowCounts) -> DialogueRecord:
     """A prompt: the last message is its reply, or the user's, which nobody has answered."""
     where, row = group[-1]
-    if not is_empty(group[0][1].get(PARENT)):
-        raise LeftOut(where, f"a '{PARENT}' that is not in the data above them")
+    if not is_empty(_parent(group[0][1])):
+        raise LeftOut(where, f"a '{first_filled(PARENT_KEYS, row)}' that is not in the data above them")
     unanswered = read_role(row) in USER_ROLES
     if len(group) == 1 and not unanswered:
         raise LeftOut(where, "no message before them")
     messages, _ = _messages_of_rows(group, RowCounts(where))
     reply = [] if unanswered else [messages.turns.pop()]
     root = next(group[0][1][name] for name in MESSAGE_KEYS if name in group[0][1])
-    used = {first_filled(TEXT_KEYS, row), *MESSAGE_KEYS, PARENT, *ROLE_KEYS}
+    used = {first_filled(TEXT_KEYS, row), *MESSAGE_KEYS, *PARENT_KEYS, *ROLE_KEYS}
     meta = {ID_KEYS[0]: root} | _others(row, used, counts) | ({"unanswered": True} if unanswered else {})
     messages.roles = messages.roles[: len(messages.turns)]
     return _as_prompt(_record(messages, None, where, meta), reply, is_learned(row))
 
 
+def _parent(row: Row) -> Any:
+    return row.get(first_filled(PARENT_KEYS, row) or "")
+
+
 def _is_in_a_tree(row: Row) -> bool:
-    return PARENT in row and bool(first_filled(TEXT_KEYS, row) and first_filled(MESSAGE_KEYS, row))
+    return None not in (first_filled(keys, row) for keys in (PARENT_KEYS, TEXT_KEYS, MESSAGE_KEYS))
 
 
 def _is_an_utterance(row: Row) -> bool:
     return bool(first_filled((*TURN_KEYS, *TEXT_KEYS), row) and first_filled(ID_KEYS, row))
 
 
+OF_UTTERANCES = ("dialogues", _gather_utterances)
 LAYOUTS = (  # docs/DATA.md shows them to users
     Layout(lambda row: isinstance(row.get(CAMREST), list), _read_camrest),
     Layout(lambda row: isinstance(row.get(first_filled(TURN_KEYS, row) or ""), list), _read_dialogue),
+    Layout(lambda row: "utterance" in row and first_filled(ID_KEYS[:-1], row), _read_utterances, *OF_UTTERANCES),
     Layout(lambda row: "prompt" in row, _read_prompt),
     Layout(_is_in_a_tree, _read_path, "replies", _gather_trees),
-    Layout(_is_an_utterance, _read_utterances, "dialogues", _gather_utterances),
+    Layout(_is_an_utterance, _read_utterances, *OF_UTTERANCES),
     Layout(lambda row: first_filled(PROMPT_KEYS, row), _read_prompt),
     Layout(lambda row: first_filled(TURN_KEYS, row), _read_dialogue),
 )
@@ -442,6 +461,12 @@ def _list_in(row: Row, key: str, where: str, wanted: str) -> list[Any]:
 def _no_turns(where: str, row: Row) -> UserError:
     known = (*TURN_KEYS, *PROMPT_KEYS)
     hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
+    talks = (
+        key
+        for key, cell in row.items()
+        if any(isinstance(x, dict) and first_filled(TEXT_KEYS, x) for x in as_items(cell))
+    )
+    hint = next((f"; if '{key}' holds the turns, set columns: {{messages: {key}}}" for key in talks), hint)
     return UserError(
         f"{where}: no turns; wanted a list of turns under one of {', '.join(known)}, or one utterance per row with a dialogue id "
         f"('dialog_id'); found {show_columns(row)}{hint or '; set `columns` to read other names (docs/DATA.md)'}"

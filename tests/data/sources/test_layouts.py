@@ -41,6 +41,75 @@ def test_history_may_be_messages_and_a_system_message_that_is_there_twice_counts
     assert asked(tmp_path, [talk]) == [("S", ["a"], ["b"])]
 
 
+@pytest.mark.parametrize("encode", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"history": ["a", "b"], "instruction": "c", "output": "d"}, (None, ["a", "b", "c"], ["d"])),
+        (
+            {"history": [{"user": "a", "assistant": "b"}], "prompt": "c", "response": "d"},
+            (None, ["a", "b", "c"], ["d"]),
+        ),
+        ({"context": [user("a"), assistant("b")], "prompt": "c", "response": "d"}, (None, ["a", "b", "c"], ["d"])),
+        ({"context": "c", "instruction": "a", "response": "d"}, (None, ["a\n\nc"], ["d"])),
+        ({"system_message": "S", "question": "a", "response": "b"}, ("S", ["a"], ["b"])),
+        ({"system": ["S", "T"], "messages": [user("a"), assistant("b")]}, ("S\n\nT", ["a"], ["b"])),
+        ({"conversation": [["a", "b"]]}, (None, ["a"], ["b"])),
+        ({"turns": {"speaker": [0, 1], "utterance": ["a", "b"]}}, (None, ["a"], ["b"])),
+    ],
+)
+def test_forms_of_history_of_system_messages_and_of_turns(tmp_path, caplog, encode, row, expected):
+    assert asked(tmp_path, [row], encode) == [expected]
+    assert "kept for rewards" not in caplog.text
+
+
+def test_what_stands_beside_a_prompt_and_is_none_of_its_parts_is_kept(tmp_path):
+    rows = [{"question": "a", "context": "b", "response": "c"}, {"prompt": "a", "input": "b", "context": ["x", "y"]}]
+    for row in rows:
+        assert asked(tmp_path, [row])[0][:2] == (None, ["a"])
+    (record,) = load_records(str(tmp_path / "a.jsonl"), "train")
+    assert record.meta == {"input": "b", "context": ["x", "y"]}
+
+
+def test_an_utterance_of_a_conversation_may_stand_beside_a_prompt(tmp_path, caplog):
+    rows = [{"conv_id": 1, "prompt": "I was sad .", "utterance": text} for text in ("a _comma_ b", "c")]
+    assert asked(tmp_path, rows, "csv") == [(None, ["a _comma_ b"], ["c"])]
+    assert "1 turns or references hold '_comma_'" in caplog.text
+    assert asked(tmp_path, [{"id": 1, "prompt": "a", "response": "b", "text": "c"}]) == [(None, ["a"], ["b"])]
+
+
+@pytest.mark.parametrize("parent", ["parent", "reply-to", "reply_to"])
+def test_other_names_of_the_message_above(tmp_path, parent):
+    rows = [{parent if key == "parent_id" else key: value for key, value in row.items()} for row in tree_rows()]
+    assert asked(tmp_path, rows) == asked(tmp_path, tree_rows())
+    rows[0][parent] = "gone"
+    with pytest.raises(UserError, match=f"'{parent}' that is not in the data"):
+        asked(tmp_path, rows[:1])
+
+
+def test_a_column_split_decides_where_it_names_splits(tmp_path):
+    rows = [{"prompt": f"p {name}", "response": "a", "split": name} for name in ("train", "dev", "train", "Test")]
+    for split, count in (("train", 2), ("validation", 1), ("test", 1)):
+        found = asked(tmp_path, rows, "csv", split)
+        assert len(found) == count
+    with pytest.raises(MissingSplit, match=r"no test split, 'split' of its rows is train, dev"):
+        asked(tmp_path, rows[:3], "jsonl", "test")
+    named = [row | {"split": row["split"] + "_sft"} for row in rows]
+    assert len(asked(tmp_path, named)) == 4
+    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes(named))
+    assert len(load_rows(str(tmp_path / "a.jsonl"), "train", names={"train": "train_sft"})) == 2
+
+
+def test_columns_of_the_data_keep_their_values_in_meta(tmp_path):
+    row = {"prompt": "a", "response": "b", "index": 100, "group": "g", "split": "easy", "dialogue": "d"}
+    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes([row]))
+    (prompt,) = PromptRules().load(str(tmp_path / "a.jsonl"), "train")
+    assert prompt.meta == {"index": 100, "group": "g", "split": "easy", "dialogue": "d"}
+    prompt = prompt.from_origin(group=5)
+    assert prompt.meta["group"] == "g"
+    assert [prompt.origin_of(name) for name in ("split", "index", "dialogue", "group")] == ["train", 0, 0, 5]
+
+
 def test_a_transcript_with_human_and_assistant_is_turns(tmp_path):
     row = {"prompt": "\n\nHuman: Is it far ?\n\nAssistant: No .\n\nHuman: Sure ?\n\nAssistant:", "completion": " Yes ."}
     assert asked(tmp_path, [row]) == [(None, ["Is it far ?", "No .", "Sure ?"], ["Yes ."])]
