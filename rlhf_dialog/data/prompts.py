@@ -83,6 +83,10 @@ class PromptRules:
         if skipped := sum(_count_unlearned(record, self) for record in kept.values()):
             text = "%s: %d replies are not learned (weight, train, loss or trainable is 0 or false, or their label is false)"
             logger.warning(text, where, skipped)
+        if not prompts and skipped:
+            raise UserError(
+                f"{where}: no prompts: no reply may be learned, {skipped} are left out; use data with others"
+            )
         if not prompts:
             longest = max((len(record.turns) for record in kept.values()), default=0)
             needed = self.min_context_size + (not records[0].is_prompt)  # a dialogue holds the reply

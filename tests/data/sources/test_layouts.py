@@ -416,3 +416,10 @@ def test_a_key_names_the_splits_of_a_folder(tmp_path):
         load_records(str(tmp_path), "train", names={"train": "train_stf"})
     with pytest.raises(UserError, match=r"split\.train: .*leave split out"):
         load_records(str(tmp_path / "train_sft.jsonl"), "train", names=names)
+
+
+def test_rows_of_which_no_reply_may_be_learned_are_one_error(tmp_path):
+    rows = [RATED[0], RATED[0] | {"prompt": "c"}]
+    with pytest.raises(UserError, match="no reply may be learned, 2 are left out"):
+        asked(tmp_path, rows)
+    assert len(asked(tmp_path, rows, unanswered=True)) == 2
