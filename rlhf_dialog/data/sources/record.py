@@ -133,21 +133,19 @@ class Unused:
             if len(self.values[name]) <= FEW:
                 self.values[name].add(value if isinstance(value, str | int | float) else repr(value))
 
-    def differing(self) -> Counter[str]:
-        """The columns that do not hold the same in all rows; first those that could decide, by their names or few values."""
+    def listed(self) -> str:
+        """The columns that do not hold the same in all rows, each with the number of its rows; at most MOST_COLUMNS of them.
+
+        First are those that could decide, by their names or because they have few values.
+        """
         one = self.num_rows == 1
         varied = [
             name for name, count in self.counts.items() if one or count < self.num_rows or len(self.values[name]) > 1
         ]
         varied.sort(key=lambda name: (not DECIDES.search(name), len(self.values[name]) > FEW))
-        return Counter({name: self.counts[name] for name in varied})
-
-    def listed(self) -> str:
-        """The differing columns, each with the number of its rows, for a log; at most MOST_COLUMNS of them."""
-        shown = [f"'{name:.40}' ({count} rows)" for name, count in self.differing().items()]
-        most = len(shown) if logger.isEnabledFor(logging.DEBUG) else MOST_COLUMNS
-        more = f" and {len(shown) - most} more" if len(shown) > most else ""
-        return ", ".join(shown[:most]) + more
+        most = len(varied) if logger.isEnabledFor(logging.DEBUG) else MOST_COLUMNS
+        more = f" and {len(varied) - most} more" if len(varied) > most else ""
+        return ", ".join(f"'{name:.40}' ({self.counts[name]} rows)" for name in varied[:most]) + more
 
 
 @dataclass
