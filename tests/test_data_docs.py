@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_dialog.data.preferences import load_pairs
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.data.sources import load_records, messages, rows
+from rlhf_dialog.data.sources import columns, load_records, messages, rows
 from rlhf_dialog.errors import UserError
 from tests.parts.processes import ROOT
 
@@ -29,9 +29,15 @@ def test_examples_load(tmp_path, language, refused, text):
         assert load_prompts(str(path), "train")
 
 
+def test_the_kinds_of_columns_are_in_their_table():
+    table = PAGE[PAGE.index("| kinds | they say") : PAGE.index("A bot's key")]
+    named = {name for line in table.split("\n| ") for name in re.findall(r"`([\w.]+)`", line.split("|")[0])}
+    assert named == set(columns.KINDS)
+
+
 def test_the_table_names_every_column():
-    table = PAGE[PAGE.index("## Accepted column names") : PAGE.index("## What is refused")]
-    named = [re.findall(r"`(\w+)`", line) for line in table.splitlines() if line.startswith("| ") and "`" in line]
+    table = PAGE[PAGE.index("## Accepted column names") : PAGE.index("## Columns with names")]
+    named = [re.findall(r"`([\w-]+)`", line) for line in table.splitlines() if line.startswith("| ") and "`" in line]
     assert list(map(tuple, named)) == [
         rows.TURN_KEYS,
         messages.TEXT_KEYS,
@@ -39,6 +45,11 @@ def test_the_table_names_every_column():
         rows.ACT_KEYS,
         rows.ID_KEYS,
         rows.PROMPT_KEYS,
+        rows.SYSTEM_KEYS,
+        rows.HISTORY_KEYS,
+        rows.INPUT_KEYS,
+        rows.PARENT_KEYS,
+        rows.MESSAGE_KEYS,
         (*rows.REPLY_KEYS, "references"),
     ]
 

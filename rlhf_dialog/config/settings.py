@@ -78,8 +78,9 @@ class ComputeKeys(AsksPrecision, Settings):
 
 
 ColumnKind = Literal[
-    "messages", "utterance", "role", "act", "dialog_id", "prompt", "reference", "references", "chosen", "rejected",
-    "margin",
+    "messages", "utterance", "role", "speaker", "act", "dialog_id", "prompt", "input", "history", "system", "reference",
+    "references", "chosen", "rejected", "margin", "parent", "message_id",
+    "turn.user", "turn.assistant", "turn.utterance", "turn.role", "turn.speaker", "turn.act",
 ]  # fmt: skip
 ColumnsKey = Annotated[
     dict[ColumnKind, str],

@@ -450,7 +450,7 @@ def _named(tool: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _row(prompt: Dialogue) -> tuple[Any, Any]:
     """The row of the data from which a prompt is."""
-    return prompt.meta.get("split"), prompt.meta.get("dialogue", id(prompt))
+    return prompt.origin_of("split"), prompt.origin_of("dialogue", id(prompt))
 
 
 def _place(prompt: Dialogue) -> str:

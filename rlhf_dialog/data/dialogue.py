@@ -88,8 +88,7 @@ class Dialogue:
     reference: str | None = None  # the turn that followed in the data
     act: int | None = None  # the reference's act: 1 inform, 2 question, 3 directive, 4 commissive
     truncated: bool = False  # a response was cut at `max_new_tokens`, or the dialogue before its end
-    # everything else in the data; "split"; "index" of the prompt; "dialogue", the number in the split of the record that it comes
-    # from; and in a rollout "group", the number of the prompt, the same for all responses to it on all ranks
+    # everything else in the data, and what `origin` has, where the data has no column of that name
     meta: dict[str, Any] = field(default_factory=dict)
     references: list[str] = field(default_factory=list)  # all acceptable ones, `reference` first; empty without any
     # between the prompt and `response`; empty in a single-turn episode
@@ -97,6 +96,18 @@ class Dialogue:
     later: list[Turn] = field(default_factory=list)  # after `response`
     system: str | None = None  # the system message of the data, which is no turn; a SystemText where it has tools
     roles: list[str] | None = None  # of each prompt turn, `user` or `assistant`; None where the data has none
+    # "split"; "index" of the prompt; "dialogue", the number in the split of the record that it comes from; and in a rollout
+    # "group", the number of the prompt, the same for all responses to it on all ranks
+    origin: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def from_origin(self, **origin: Any) -> "Dialogue":
+        """The dialogue with these parts of `origin`, also in `meta` where the data has no column of that name."""
+        known = {name: value for name, value in self.meta.items() if name not in self.origin}
+        return replace(self, meta=self.meta | origin | known, origin=self.origin | origin)
+
+    def origin_of(self, name: str, default: Any = None) -> Any:
+        """A part of `origin`; of a dialogue that was made without one, what `meta` says."""
+        return self.origin.get(name, self.meta.get(name, default))
 
     @property
     def turns(self) -> list[Turn]:

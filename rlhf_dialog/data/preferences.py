@@ -3,12 +3,13 @@
 import itertools
 import math
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_dialog.data.dialogue import Dialogue, ToolText
+from rlhf_dialog.data.dialogue import AUTO, Dialogue, ToolText
 from rlhf_dialog.data.sources import NO_COLUMNS, load_rows
 from rlhf_dialog.data.sources.columns import Columns, naming_columns
 from rlhf_dialog.data.sources.messages import (
@@ -20,13 +21,91 @@ from rlhf_dialog.data.sources.messages import (
     split_messages,
     unused_keys,
 )
-from rlhf_dialog.data.sources.record import RECIPES, BadRow, LeftOut, RowCounts, checked_text, is_null, show_columns
+from rlhf_dialog.data.sources.record import (
+    RECIPES,
+    BadRow,
+    LeftOut,
+    RowCounts,
+    checked_text,
+    is_empty,
+    is_null,
+    read_flag,
+    show_columns,
+)
 from rlhf_dialog.data.sources.rows import PROMPT_KEYS, SIDES, TURN_KEYS, Row, prompt_messages
 from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
 from rlhf_dialog.data.speakers import BLANK_LINE, join_turns, read_speakers
 from rlhf_dialog.errors import UserError, nearest
 
+SAYS_WHICH = re.compile(
+    r"better|safer|winner|prefer|^labels?$", re.IGNORECASE
+)  # names of columns that say which side is better
+SCORE = re.compile(r"score|rating|reward", re.IGNORECASE)
+TIE = re.compile(r"\b(tie|tied|both|same|equal|draw|neither|none)\b", re.IGNORECASE)
 LONG_ENOUGH = 20  # characters that two texts without a prompt share, so that they count as its text
+
+
+@dataclass(frozen=True)
+class Preference:
+    """The column that says which side of a row is the better one: the chosen one where it `chosen_is`, or where it is `above`."""
+
+    column: str
+    chosen_is: Any = None
+    above: float | None = None
+
+    def check(self, rows: Sequence[tuple[str, Row]]) -> None:
+        """Raises UserError where the column is missing, lacks the value, or has several others."""
+        values = {self._value(row, where) for where, row in rows} - {None}
+        others = values - {_comparable(self.chosen_is)}
+        if self.above is None and (others == values or len(others) > 1):
+            shown = _show(values) or "nothing"
+            raise UserError(
+                f"preference.chosen_is: found {self.chosen_is!r:.60}, but '{self.column}' holds {shown}; give the value where "
+                "the chosen side is the better one, if there is one other value, or `above: NUMBER` for a column of numbers"
+            )
+
+    def order(self, row: Row, where: str) -> Row:
+        """The row with its better side under 'chosen'. Raises LeftOut for a tie."""
+        value = self._value(row, where)
+        if value is None:
+            raise LeftOut(where, f"a tie in '{self.column}'")
+        is_chosen = value == _comparable(self.chosen_is) if self.above is None else value > self.above
+        return row if is_chosen else row | {"chosen": row.get("rejected"), "rejected": row.get("chosen")}
+
+    def _value(self, row: Row, where: str) -> Any:
+        """What a row holds, to be compared; None for a tie."""
+        if self.column not in row:
+            hint = nearest(self.column, [*map(str, row)])
+            raise UserError(
+                f"preference.column: {where} has no column '{self.column}', it has {show_columns(row)}{hint}"
+            )
+        value = _comparable(row[self.column])
+        if value is None or value == self.above or (isinstance(value, str) and TIE.search(value)):
+            return None
+        if self.above is not None and isinstance(value, str):
+            raise UserError(f"{where}: '{self.column}' holds '{value:.60}', but preference.above needs a number")
+        return value
+
+
+def _comparable(value: Any) -> float | str | None:
+    """A cell to be compared: flags and numbers (also as text) as numbers, other texts in lower case; None for an empty one."""
+    if is_empty(value):
+        return None
+    if (flag := read_flag(value)) is not None:
+        return float(flag)
+    return number if (number := _number(value)) is not None else str(value).strip().lower()
+
+
+def _show(values: Iterable[float | str | None]) -> str:
+    return ", ".join(sorted(f"{x:g}" if isinstance(x, float) else f"{x:.40}" for x in values if x is not None)[:9])
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, also one that is written as text; None for anything else."""
+    with suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, bool) and math.isfinite(float(value)):
+            return float(value)
+    return None
 
 
 @dataclass(frozen=True)
@@ -57,17 +136,27 @@ class PreferencePair:
 
 
 def load_pairs(
-    data_path: str, split: str, columns: Columns = NO_COLUMNS, names: SplitNames = NO_NAMES
+    data_path: str,
+    split: str,
+    columns: Columns = NO_COLUMNS,
+    names: SplitNames = NO_NAMES,
+    preference: Preference | str | None = AUTO,
 ) -> list[PreferencePair]:
     """The pairs of one split, in the order of the data; `columns` and `names` as for `load_records`.
 
-    Bad rows, such as those with equal sides, are left out up to a tenth (`RowCounts`). Raises MissingSplit when there is no such
-    split, UserError that names the row for one that cannot be read, and for one that lacks the margin that others have.
+    `preference` says which side is the better one; None: the chosen one. AUTO is None, but raises UserError where `columns`
+    names both sides and a column that nothing reads may say it. Bad rows, such as those with equal sides, are left out up to a
+    tenth (`RowCounts`). Raises MissingSplit when there is no such split, UserError that names the row for one that cannot be
+    read, and for one that lacks the margin that others have.
     """
     rows = load_rows(data_path, split, columns, names)
+    if isinstance(preference, Preference):
+        preference.check(rows)
+    elif preference == AUTO and columns.keys() >= {*SIDES}:
+        _check_decided(rows, columns, data_path)
     counts = RowCounts(f"{data_path}, {split}")
     with naming_columns(columns):
-        pairs = counts.read(rows, lambda placed: _pair(placed[1], placed[0], counts))
+        pairs = counts.read(rows, lambda placed: _pair(placed[1], placed[0], counts, preference))
     counts.log()
     without = [pair.where for pair in pairs if pair.margin is None]
     if 0 < len(without) < len(pairs):
@@ -98,20 +187,35 @@ def _shared_prefix(first: Sequence[str], second: Sequence[str]) -> list[str]:
     return [a for a, _ in itertools.takewhile(lambda both: both[0] == both[1], zip(first, second, strict=False))]
 
 
-def _pair(row: Row, where: str, counts: RowCounts) -> PreferencePair:
+def _check_decided(rows: Sequence[tuple[str, Row]], columns: Columns, data_path: str) -> None:
+    """Raises UserError where a column that nothing reads may say which of two named sides is better."""
+    names = dict.fromkeys(str(name) for _, row in rows for name in row if SAYS_WHICH.search(str(name)))
+    for name in names:
+        values = {_comparable(row.get(name)) for _, row in rows} - {None}
+        if len(values) > 1:
+            raise UserError(
+                f"{data_path}: '{name}' holds {_show(values)} and may say which side is better, but nothing reads it; set "
+                f"preference: {{column: {name}, chosen_is: VALUE}}, the value where '{columns['chosen']}' is better (or above: "
+                "NUMBER), or preference: null if it always is"
+            )
+
+
+def _pair(row: Row, where: str, counts: RowCounts, preference: Preference | str | None) -> PreferencePair:
+    decides = {preference.column} if isinstance(preference, Preference) else set()
+    if isinstance(preference, Preference):
+        row = preference.order(row, where)
     chosen, rejected, used = read_sides(row, where)
-    counts.note(row, {*used, "reference", "margin"}, in_meta=False)
-    note_keys(row, counts)
+    counts.note(row | keys_of_turns(row), {*used, *decides, "reference", "margin"}, in_meta=False)
     reference = row.get("reference")
     text = reference.strip() if isinstance(reference, str) else None
     margin = _margin(row.get("margin"), where)
     return PreferencePair(_dialogue(chosen, text), _dialogue(rejected, text), margin, where)
 
 
-def note_keys(row: Row, counts: RowCounts) -> None:
-    """Count the keys of a row's messages that hold text and are not read."""
+def keys_of_turns(row: Row) -> Row:
+    """What a row's messages hold under keys that are not read."""
     items = [item for value in row.values() if isinstance(value, list) for item in value]
-    counts.note({f"{key} of a turn": text for key, text in unused_keys(items, ()).items()}, (), in_meta=False)
+    return {f"{key} of a turn": value for key, value in unused_keys(items, ()).items()}
 
 
 def read_sides(row: Row, where: str) -> tuple[Messages, Messages, set[str]]:
@@ -134,7 +238,19 @@ def read_sides(row: Row, where: str) -> tuple[Messages, Messages, set[str]]:
     chosen, rejected = (put_behind(prompt, side) for side in sides)
     if chosen.turns == rejected.turns:
         raise BadRow(f"{where}: 'chosen' and 'rejected' are the same, so there is nothing to learn; remove the row")
+    _check_scores(row, where)
     return chosen, rejected, used | {*SIDES}
+
+
+def _check_scores(row: Row, where: str) -> None:
+    """Raises BadRow where a score of the chosen side is below that of the rejected one."""
+    for name in (name for name in map(str, row) if "chosen" in name and SCORE.search(name)):
+        other = name.replace("chosen", "rejected")
+        chosen, rejected = _number(row[name]), _number(row.get(other))
+        if chosen is not None and rejected is not None and chosen < rejected:
+            raise BadRow(
+                f"{where}: '{name}' {chosen:g} is below '{other}' {rejected:g}; exchange the sides, or remove the row"
+            )
 
 
 def read_prompt(row: Row, where: str) -> tuple[Messages, set[str]]:
@@ -209,7 +325,6 @@ def read_side(value: Any, name: str, where: str) -> Messages:
 def _margin(value: Any, where: str) -> float | None:
     if is_null(value):
         return None
-    with suppress(TypeError, ValueError, OverflowError):
-        if not isinstance(value, bool) and math.isfinite(float(value)):
-            return float(value)
-    raise UserError(f"{where}: 'margin' holds {value!r:.60}, wanted a finite number")
+    if (number := _number(value)) is None:
+        raise UserError(f"{where}: 'margin' holds {value!r:.60}, wanted a finite number")
+    return number

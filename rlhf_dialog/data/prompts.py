@@ -12,7 +12,14 @@ from rlhf_dialog.data.sources.columns import Columns
 from rlhf_dialog.data.sources.messages import first_filled
 from rlhf_dialog.data.sources.rows import ID_KEYS
 from rlhf_dialog.data.sources.splits import SplitNames
-from rlhf_dialog.data.speakers import BLANK_LINE, check_reply_roles, describe_roles, read_speakers, spoken_turns
+from rlhf_dialog.data.speakers import (
+    BLANK_LINE,
+    SpokenTurn,
+    check_reply_roles,
+    describe_roles,
+    read_speakers,
+    spoken_turns,
+)
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -31,7 +38,8 @@ class PromptRules:
     reply_roles: tuple[str, ...] = ()  # who replies; empty: the assistant
     columns: Columns = field(default_factory=dict)  # the columns that hold what, as for `load_records`
     split: SplitNames = field(default_factory=dict)  # what the data calls its splits, as for `load_records`
-    unanswered: bool = False  # a dialogue that ends with the user gives one prompt more, without a reference
+    # also prompts without a reference: of dialogues that end with the user, and of replies that the data says not to learn
+    unanswered: bool = False
 
     def __post_init__(self) -> None:
         if self.turn_separator == AUTO:
@@ -61,16 +69,24 @@ class PromptRules:
         kept = {number: record for number, record in enumerate(records) if number not in overlap}
         if self.turn_separator not in (None, CHAT_TEMPLATE):
             kept = _without_separator(kept, str(self.turn_separator), where)
+        if commas := sum("_comma_" in text for record in kept.values() for text in _texts(record)):
+            logger.warning("%s: %d turns or references hold '_comma_' in place of a comma; replace it", where, commas)
         if line := describe_roles(records, self.reply_roles):
             logger.log(logging.WARNING if "reply_roles" in line else logging.INFO, "%s: %s", where, line)
         prompts: list[Dialogue] = []
         for number, dialogue in first_rows(kept).items():
             for prompt in prompts_of(kept[number], self):
-                prompt.meta |= {"split": split, "index": len(prompts), "dialogue": dialogue}
-                prompts.append(prompt)
+                prompts.append(prompt.from_origin(split=split, index=len(prompts), dialogue=dialogue))
         asked = [record for record in kept.values() if record.is_prompt]
         if ended := sum(spoken_turns(record, self.reply_roles)[-1].is_reply for record in asked):
             logger.warning("%s: %d of %d prompts end with the assistant and are left out", where, ended, len(records))
+        if skipped := sum(_count_unlearned(record, self) for record in kept.values()):
+            text = "%s: %d replies are not learned (weight, train, loss or trainable is 0 or false, or their label is false)"
+            logger.warning(text, where, skipped)
+        if not prompts and skipped:
+            raise UserError(
+                f"{where}: no prompts: no reply may be learned, {skipped} are left out; use data with others"
+            )
         if not prompts:
             longest = max((len(record.turns) for record in kept.values()), default=0)
             needed = self.min_context_size + (not records[0].is_prompt)  # a dialogue holds the reply
@@ -148,7 +164,8 @@ def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
     """One prompt for every reply with at least `min_context_size` turns before it; it holds the last `context_size` of them.
 
     A reply is a turn of the assistant, or of `reply_roles`; where the roles do not say who replies, every turn is one. A record
-    that is a prompt gives itself, unless it is too short or ends with a reply.
+    that is a prompt gives itself, unless it is too short or ends with a reply. Replies that the data says not to learn are in
+    the turns before others; with `unanswered` they give a prompt without a reference.
     """
     turns = spoken_turns(record, rules.reply_roles, rules.turn_separator == CHAT_TEMPLATE)
     texts, least = [turn.text for turn in turns], rules.min_context_size
@@ -175,11 +192,29 @@ def prompts_of(record: DialogueRecord, rules: PromptRules) -> list[Dialogue]:
             return []
         complete = len(turns) >= least and not turns[-1].is_reply
         return [prompt(len(turns), [], 0, len(record.turns))] if complete else []
-    replies = [prompt(i, [x.text], x.last, x.first) for i, x in enumerate(turns) if x.is_reply and i >= least]
+    prompts = []
+    for i, turn in enumerate(turns):
+        if turn.is_reply and i >= least and _is_learned(turn, record):
+            prompts.append(prompt(i, [turn.text], turn.last, turn.first))
+        elif turn.is_reply and i >= least and rules.unanswered:
+            prompts.append(prompt(i, [], None, turn.first))
     if rules.unanswered and not turns[-1].is_reply and len(turns) >= least:
-        replies.append(prompt(len(turns), [], None, len(record.turns)))
-        replies[-1].meta["unanswered"] = True
-    return replies
+        prompts.append(prompt(len(turns), [], None, len(record.turns)))
+    for one in prompts:
+        one.meta |= {} if one.references else {"unanswered": True}
+    return prompts
+
+
+def _is_learned(turn: SpokenTurn, record: DialogueRecord) -> bool:
+    """Whether each message of a turn may be a reply to learn."""
+    return all(record.learned[turn.first : turn.last + 1])
+
+
+def _count_unlearned(record: DialogueRecord, rules: PromptRules) -> int:
+    """How many replies of a record its data says not to learn."""
+    if record.is_prompt:
+        return len(record.learned)
+    return sum(turn.is_reply and not _is_learned(turn, record) for turn in spoken_turns(record, rules.reply_roles))
 
 
 def find_repeats(dialogues: Sequence[set[str]], others: Sequence[set[str]]) -> set[int]:

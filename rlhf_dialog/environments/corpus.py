@@ -77,8 +77,8 @@ class CorpusUser:
         self.turns = [prompt.prompt_turns[-1] for prompt in prompts[1:]]
         self.spoken = 0
         references, act = self.replies[-1]
-        meta = record.meta | {"split": self.split, "dialogue": self.record}
-        prompt = replace(prompts[0], reference=references[0], act=act, meta=meta, references=references)
+        prompt = replace(prompts[0], reference=references[0], act=act, meta=record.meta, references=references)
+        prompt = prompt.from_origin(split=self.split, dialogue=self.record)
         return prompt.prompt_turns[-1], {"prompt": prompt} | self._info()
 
     def step(self, reply: str) -> Step:
@@ -115,9 +115,14 @@ def _prompts(record: "DialogueRecord") -> "list[Dialogue]":
     return [*prompts[::2], *last]
 
 
-def _replies(record: "DialogueRecord") -> list[tuple[list[str], int | None]]:
-    """For each reply in the data all its versions, and its act."""
-    return [(prompt.references, prompt.act) for prompt in _prompts(record) if prompt.references]
+def _replies(record: "DialogueRecord") -> list[tuple[list[Any], int | None]]:
+    """For each reply in the data all its versions, None where it is not to be learned, and its act; the last one is."""
+    versions: list[tuple[list[Any], int | None]] = [
+        (prompt.references or [None], prompt.act) for prompt in _prompts(record)
+    ]
+    while versions and versions[-1][0] == [None]:
+        versions.pop()
+    return versions
 
 
 @lru_cache(maxsize=16)

@@ -46,7 +46,7 @@ class RetrievalJudge(BaseReward):
     def __init__(self, prompts: Sequence[Dialogue]):
         self.last_turns = WordIndex([count_words(prompt.prompt_turns[-1]) for prompt in prompts])
         self.replies = WordIndex([count_words(prompt.reference or "", pairs=True) for prompt in prompts])
-        self.dialogue_ids = np.asarray([prompt.meta["dialogue"] for prompt in prompts])
+        self.dialogue_ids = np.asarray([prompt.origin_of("dialogue") for prompt in prompts])
         self._neighbours: dict[tuple[str, int], tuple[Numbers, Array]] = {}
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
@@ -54,7 +54,7 @@ class RetrievalJudge(BaseReward):
         return [self._judge(dialogue) for dialogue in dialogues]
 
     def _judge(self, dialogue: Dialogue) -> float:
-        key = dialogue.prompt_turns[-1], dialogue.meta["dialogue"]
+        key = dialogue.prompt_turns[-1], dialogue.origin_of("dialogue")
         if key not in self._neighbours:
             near = np.where(self.dialogue_ids == key[1], 0.0, self.last_turns.cosines(count_words(key[0])))
             rows = np.argsort(-near, kind="stable")[:NEAREST]

@@ -151,7 +151,7 @@ def highest(drawn: Sequence[Replies], totals: Sequence[Array]) -> Replies:
 
 def dialogue_numbers(dialogues: Sequence[Dialogue]) -> Numbers:
     """B numbers from 0: which prompts belong to one dialogue of the data; a prompt that does not say so is one by itself."""
-    names = [dialogue.meta.get("dialogue", f"prompt {i}") for i, dialogue in enumerate(dialogues)]
+    names = [dialogue.origin_of("dialogue", f"prompt {i}") for i, dialogue in enumerate(dialogues)]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.asarray([numbers[name] for name in names], dtype=np.int64)
 

@@ -31,7 +31,7 @@ def replies_text(prompts: list[Dialogue], systems: "dict[str, Replies]") -> str:
     for i, prompt in enumerate(prompts):
         said = {name: replies.dialogues[i] for name, replies in systems.items()}
         answers = {name: {"response": reply.response, "truncated": reply.truncated} for name, reply in said.items()}
-        row = {"index": prompt.meta["index"], "prompt": prompt.prompt_turns, "references": prompt.references}
+        row = {"index": prompt.origin_of("index"), "prompt": prompt.prompt_turns, "references": prompt.references}
         lines.append(json.dumps({**row, "act": prompt.act, "replies": answers}, ensure_ascii=False) + "\n")
     return "".join(lines)
 

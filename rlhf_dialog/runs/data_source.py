@@ -90,12 +90,12 @@ def read_source(config: Config, reward: BaseReward) -> Source:
 
 
 def training_prompts(config: Config, reward: BaseReward | None = None) -> list[Dialogue]:
-    """The prompts of the training split; where the reward needs no reference or act, also those that nobody has answered."""
+    """The prompts of the training split; where the reward needs no reference or act, also those without a reply to learn."""
     prompts = run_validation.load_run_prompts(config, "train", unanswered=True)
     needs = [] if reward is None else list(reward.needs)
     kept = [prompt for prompt in prompts if not (prompt.meta.get("unanswered") and needs)]
     if len(kept) < len(prompts):
-        text = "%d prompts at the end of a dialogue have no reply and are left out: the reward needs %s"
+        text = "%d prompts have no reply to learn from and are left out: the reward needs %s"
         logger.info(text, len(prompts) - len(kept), " and ".join(needs))
     return kept
 

@@ -128,7 +128,7 @@ def check_numbers(predictions: dict[str, Tensor], mask: Tensor, dialogues: Seque
 
 def prompt_names(dialogues: Sequence[Dialogue], at_most: int = 16) -> str:
     """The split and index of each prompt, without repeats: `train 3, train 7 and 2 more`."""
-    names = [f"{d.meta.get('split', 'prompt')} {d.meta.get('index', '?')}" for d in dialogues]
+    names = [f"{d.origin_of('split', 'prompt')} {d.origin_of('index', '?')}" for d in dialogues]
     names = list(dict.fromkeys(names))
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
     return ", ".join(names[:at_most]) + more

@@ -34,7 +34,7 @@ class EpisodeInputs:
     """What `run_episodes` needs of B dialogues.
 
     `seeds`: of the users of the environments; None: the environments choose. `streams`: what draws the replies of each dialogue;
-    None: torch's global random state. `metas`: what `Dialogue.meta` of each holds, too.
+    None: torch's global random state. `metas`: what `Dialogue.origin` of each holds.
     """
 
     environments: Sequence[Environment]
@@ -174,7 +174,7 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
     openings = zip(inputs.environments, seeds, strict=inputs.seeds is not None)
     talks = [EpisodeInProgress(x, open_episode(x, seed, inputs.limits), speaker) for x, seed in openings]
     for talk, meta in zip(talks, inputs.metas or (), strict=inputs.metas is not None):
-        talk.dialogue.meta = talk.dialogue.meta | meta
+        talk.dialogue = talk.dialogue.from_origin(**meta)
     rounds: list[Round] = []
     rewards: list[tuple[int, int, float]] = []
     live = list(range(len(talks)))
@@ -208,6 +208,6 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
 
 
 def prompt_group_ids(prompts: Sequence[list[int]], dialogues: Sequence[Dialogue]) -> Tensor:
-    """A number for each prompt (B,), on the host: the same for equal prompts of the same `group` in the dialogue's `meta`."""
-    groups = [dialogue.meta.get("group", i) for i, dialogue in enumerate(dialogues)]
+    """A number for each prompt (B,), on the host: the same for equal prompts of the same `group` in the dialogue's `origin`."""
+    groups = [dialogue.origin_of("group", i) for i, dialogue in enumerate(dialogues)]
     return group_equal((group, *ids) for group, ids in zip(groups, prompts, strict=True))

@@ -245,9 +245,9 @@ class PPOTrainer:
         return 1.0 - self.progress if self.config.use_linear_lr_decay else 1.0
 
     def next_episodes(self) -> EpisodeInputs:
-        """This rank's episodes of one iteration; the responses to one prompt are neighbours with the same `group` in `meta`."""
+        """This rank's episodes of one iteration; the responses to one prompt are neighbours with the same `group` in `origin`."""
         numbered = self.world.share(list(enumerate(self.sampler.take(self.plan.num_prompts))))
-        prompts = [replace(self.prompts[i], meta=self.prompts[i].meta | {"group": group}) for group, i in numbered]
+        prompts = [self.prompts[i].from_origin(group=group) for group, i in numbered]
         return self.prompts.deal([prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)])
 
     def metrics(self, rollout: Rollout, objective: Metrics, losses: Metrics) -> Metrics:

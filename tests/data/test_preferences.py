@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlhf_dialog.data.preferences import load_pairs, split_by_prompt
+from rlhf_dialog.data.preferences import Preference, load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
 from tests.parts.data_files import assistant, csv_bytes, user, write_split
 from tests.parts.scalars import write_pairs
@@ -164,7 +164,7 @@ def test_system_columns_are_read_and_other_columns_are_named(tmp_path, caplog):
     row |= {"messages": [user("d")], "tone": "dry", "score_chosen": 1}
     (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
     assert (pair.chosen.system, pair.chosen.prompt_turns) == ("S", ["a"])
-    assert "not read: 'messages' (1 rows), 'tone' (1 rows)" in caplog.text
+    assert "not read: 'score_chosen' (1 rows), 'messages' (1 rows), 'tone' (1 rows)" in caplog.text
     messages = [{"role": "system", "content": "S"}, user("a"), assistant("b")]
     row = {"system": "S", "prompt": messages[:2], "chosen": messages, "rejected": [*messages[:2], assistant("c")]}
     (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
@@ -191,3 +191,118 @@ def test_lists_of_messages_in_cells_of_a_csv_file(tmp_path):
     (tmp_path / "a.csv").write_bytes(csv_bytes([{"prompt": "a", "chosen": "[laughs]", "rejected": "[1, 2]"}]))
     (pair,) = load_pairs(str(tmp_path / "a.csv"), "train")
     assert (pair.chosen.response, pair.rejected.response) == ("[laughs]", "[1, 2]")
+
+
+# -- what says which side is better
+
+BOTH = {"chosen": "response_0", "rejected": "response_1"}
+
+
+def two_sides(values, column="better_response_id"):
+    return [
+        {"prompt": f"p {i}", "response_0": f"a {i}", "response_1": f"b {i}", column: x} for i, x in enumerate(values)
+    ]
+
+
+def load_two(folder, rows, preference="auto", columns=BOTH):
+    path = write_pairs(folder / "pairs.jsonl", rows)
+    pairs = load_pairs(path, "train", columns, preference=preference)
+    return [(pair.chosen.response, pair.rejected.response) for pair in pairs]
+
+
+@pytest.mark.parametrize(
+    ("values", "rule", "first_is_better"),
+    [
+        ([0, 1, 1], {"chosen_is": 0}, [True, False, False]),
+        (["0", "1", "0"], {"chosen_is": 0}, [True, False, True]),
+        ([True, False, None], {"chosen_is": True}, [True, False, None]),
+        ([1, 0, 1], {"chosen_is": "1"}, [True, False, True]),
+        (["model_a", "model_b", "tie (bothbad)"], {"chosen_is": "model_a"}, [True, False, None]),
+        (["A", "b", "Tie"], {"chosen_is": "a"}, [True, False, None]),
+        ([-3, 1, 0], {"above": 0}, [False, True, None]),
+        (["-3", "1.5", ""], {"above": 0}, [False, True, None]),
+        ([4, 3.5, 2], {"above": 3}, [True, True, False]),
+    ],
+)
+def test_a_column_says_which_side_is_better(tmp_path, caplog, values, rule, first_is_better):
+    sides = {True: lambda i: (f"a {i}", f"b {i}"), False: lambda i: (f"b {i}", f"a {i}")}
+    expected = [sides[first](i) for i, first in enumerate(first_is_better) if first is not None]
+    assert load_two(tmp_path, two_sides(values), Preference("better_response_id", **rule)) == expected
+    ties = first_is_better.count(None)
+    assert ("1 of 3 rows have a tie in 'better_response_id'" in caplog.text) is (ties == 1)
+    assert "not read" not in caplog.text
+
+
+def test_a_preference_also_orders_the_sides_of_usual_names(tmp_path):
+    rows = [ROW | {"winner": "left"}, ROW | {"winner": "right"}]
+    assert load_two(tmp_path, rows, Preference("winner", "left"), {}) == [(GOOD, BAD), (BAD, GOOD)]
+
+
+@pytest.mark.parametrize(
+    ("values", "preference", "words"),
+    [
+        (
+            [0, 1],
+            Preference("better_respnse_id", 0),
+            ["preference.column", "no column 'better_respnse_id'", "did you mean 'better_response_id'"],
+        ),
+        ([0, 1], Preference("better_response_id", 2), ["preference.chosen_is", "found 2", "holds 0, 1"]),
+        ([-2, 0, 2], Preference("better_response_id", 2), ["chosen_is", "holds -2, 0, 2", "above: NUMBER"]),
+        (["a", "b"], Preference("better_response_id", above=0), ["line 1", "holds 'a'", "preference.above"]),
+    ],
+)
+def test_a_preference_that_cannot_be_read_is_one_error(tmp_path, values, preference, words):
+    with pytest.raises(UserError) as caught:
+        load_two(tmp_path, two_sides(values), preference)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["better_response_id", "safer_response_id", "winner", "preference", "label", "labels", "overall_preference"],
+)
+def test_two_named_sides_and_a_column_that_may_decide_need_a_word(tmp_path, caplog, column):
+    rows = two_sides([0, 1], column)
+    with pytest.raises(UserError) as caught:
+        load_two(tmp_path, rows)
+    assert all(
+        word in str(caught.value) for word in (f"preference: {{column: {column}", "preference: null", "response_0")
+    )
+    assert load_two(tmp_path, rows, None) == [("a 0", "b 0"), ("a 1", "b 1")]
+    assert f"not read: '{column}' (2 rows)" in caplog.text
+    assert len(load_two(tmp_path, two_sides([1, 1], column))) == 2
+    natural = [ROW | {column: value} for value in (0, 1)]
+    assert len(load_two(tmp_path, natural, columns={})) == 2
+    assert len(load_two(tmp_path, two_sides([0, 1], "helpful"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [("score_chosen", "score_rejected"), ("chosen-rating", "rejected-rating"), ("chosen_reward", "rejected_reward")],
+)
+def test_scores_against_the_sides_are_a_bad_row(tmp_path, caplog, low, high):
+    bad, good, same = ({low: a, high: b} for a, b in ((2, "3.5"), (4, 3), (3, 3)))
+    rows = [ROW | one for one in (bad, *[good] * 8, same, {low: None, high: 3})]
+    assert len(load_two(tmp_path, rows, columns={})) == 10
+    assert f"'{low}' 2 is below '{high}' 3.5" in caplog.text
+    with pytest.raises(UserError, match="2 of 3 rows cannot be used"):
+        load_two(tmp_path, [ROW | one for one in (bad, bad, good)], columns={})
+
+
+def test_pairs_of_public_data_sets(tmp_path):
+    """As the cards of the data sets say: SHP's label 1 prefers A, HelpSteer3's scores above 0 the second response."""
+    shp = [
+        {"history": "Q ?", "human_ref_A": "a", "human_ref_B": "b", "labels": x, "score_A": 3, "score_B": 1}
+        for x in (1, 0)
+    ]
+    columns = {"prompt": "history", "chosen": "human_ref_A", "rejected": "human_ref_B"}
+    assert load_two(tmp_path, shp, Preference("labels", 1), columns) == [("a", "b"), ("b", "a")]
+    steer = [
+        {"context": [user("Q ?")], "response1": "a", "response2": "b", "overall_preference": x} for x in (-2, 0, 3)
+    ]
+    columns = {"prompt": "context", "chosen": "response2", "rejected": "response1"}
+    assert load_two(tmp_path, steer, Preference("overall_preference", above=0), columns) == [("a", "b"), ("b", "a")]
+    sides = {"conversation_a": TWO[0], "conversation_b": TWO[1]}
+    arena = [sides | {"winner": x} for x in ("model_a", "model_b", "tie", "tie (bothbad)")]
+    columns = {"chosen": "conversation_a", "rejected": "conversation_b"}
+    assert load_two(tmp_path, arena, Preference("winner", "model_a"), columns) == [(GOOD, BAD), (BAD, GOOD)]

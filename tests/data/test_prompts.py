@@ -70,7 +70,8 @@ def test_references_and_meta_of_a_dialogue_and_ids_of_prompts(tmp_path):
     first, second = load_prompts(str(tmp_path / "mine.jsonl"), "train")
     assert (first.reference, first.references) == ("b", ["b"])
     assert (second.reference, second.references) == ("c", ["c", "y"])
-    assert second.meta == {"topic": "tea", "split": "train", "index": 1, "dialogue": 0}
+    assert second.meta == {"topic": "tea", "split": "train", "index": 99, "dialogue": 0}
+    assert [one.origin_of("index") for one in (first, second)] == [0, 1]
     rows = [{"dialog_id": one, "prompt": f"a{i}", "reference": "b"} for i, one in enumerate((7, "x", 7, None, "x", 9))]
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert [p.meta["dialogue"] for p in load_prompts(str(tmp_path / "mine.jsonl"), "train")] == [0, 1, 0, 3, 1, 5]

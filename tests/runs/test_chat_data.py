@@ -57,9 +57,7 @@ def test_ppo_takes_prompts_that_nobody_has_answered_unless_the_reward_needs_an_a
     assert "reference" in Meteor(meteor_wordnet="off").needs
     taken = [prompt.prompt_turns for prompt in training_prompts(config, Meteor(meteor_wordnet="off"))]
     assert taken == [prompts[0], *prompts[2:]]
-    assert (
-        "1 prompts at the end of a dialogue have no reply and are left out: the reward needs reference" in caplog.text
-    )
+    assert "1 prompts have no reply to learn from and are left out: the reward needs reference" in caplog.text
     assert [prompt.prompt_turns for prompt in training_prompts(config, NoReward())] == prompts
 
 

@@ -1,11 +1,13 @@
 """The first prompts of a run, as its model reads them; ids of the byte tokenizer are letters, so tokens are counted by hand."""
 
 import json
+import logging
 
 import pytest
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.runs.agent import PPOAgent
+from rlhf_dialog.runs.data_source import training_prompts
 from rlhf_dialog.runs.prompt_preview import shown_prompts
 from tests.parts import tiny
 from tests.parts.ppo_runs import settings
@@ -65,3 +67,15 @@ def test_a_chat_template_with_its_system_message(config, tmp_path):
         *("  | <|im_start|>system", "  | S<|im_end|>", "  | <|im_start|>assistant", "  | a<|im_end|>"),
         *("  | <|im_start|>user", "  | b", "  | ", "  | c<|im_end|>", "  | <|im_start|>assistant", "  | "),
     ]
+
+
+def test_all_columns_that_are_in_no_prompt_are_named(config, tmp_path, caplog):
+    one = config([], turn_separator="<EOU>")
+    rows = [{"prompt": "Hi ?", "response": "No ."} | {f"column_{k}": i + k for k in range(30)} for i in range(3)]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        training_prompts(one)
+        assert "and 18 more" in caplog.text
+        caplog.clear()
+        list(shown_prompts(one, 1))
+    assert all(f"'column_{k}' (3 rows)" in caplog.text for k in range(30))

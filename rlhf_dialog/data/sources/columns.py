@@ -6,25 +6,38 @@ import itertools
 import logging
 import re
 import tokenize
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from rlhf_dialog.data.sources.messages import ROLE_KEYS, TEXT_KEYS, are_messages, first_filled, uses_tools
-from rlhf_dialog.data.sources.record import holds_text, list_columns, show_columns
+from rlhf_dialog.data.sources.messages import (
+    ASSISTANT_ROLES,
+    ROLE_KEYS,
+    TEXT_KEYS,
+    USER_ROLES,
+    are_messages,
+    first_filled,
+    uses_tools,
+)
+from rlhf_dialog.data.sources.record import Unused, is_empty, show_columns
 from rlhf_dialog.data.sources.rows import (
     ACT_KEYS,
+    HISTORY_KEYS,
     ID_KEYS,
+    INPUT_KEYS,
     LIST_KEYS,
+    MESSAGE_KEYS,
+    PARENT_KEYS,
     PROMPT_KEYS,
     REPLY_KEYS,
     SAID_KEYS,
     SIDES,
+    SYSTEM_KEYS,
     TURN_KEYS,
     Cells,
     Row,
     Rows,
+    as_items,
     prompt_in,
 )
 from rlhf_dialog.data.written_texts import read_transcript
@@ -36,12 +49,25 @@ Columns = Mapping[Any, str]  # such as {"prompt": "question"}: the kind of a col
 BUILT_IN = {  # the kinds of columns, and the names that need no `columns`
     **{"messages": TURN_KEYS, "utterance": TEXT_KEYS, "role": ROLE_KEYS, "act": ACT_KEYS, "dialog_id": ID_KEYS},
     **{"prompt": PROMPT_KEYS, "reference": REPLY_KEYS},
+    **{"system": SYSTEM_KEYS, "history": HISTORY_KEYS, "input": INPUT_KEYS, "speaker": ROLE_KEYS},
+    **{"parent": PARENT_KEYS, "message_id": MESSAGE_KEYS},
     **{name: (name,) for name in ("references", "chosen", "rejected", "margin")},
 }
+OF_TURNS = {  # the keys of turns that are objects, in the same way; `user` and `assistant` are two turns of one object
+    **{"turn.user": USER_ROLES, "turn.assistant": ASSISTANT_ROLES, "turn.utterance": TEXT_KEYS},
+    **{"turn.role": ROLE_KEYS, "turn.speaker": ROLE_KEYS, "turn.act": ACT_KEYS},
+}
+KINDS = (*BUILT_IN, *OF_TURNS)
 MESSAGE = re.compile(r"""\[?\s*\{.*?["'](?:role|from|speaker)["']\s*:""", re.DOTALL)
 BETWEEN = re.compile(r"\}\s+\{")  # of two messages, as numpy writes them
 TRANSCRIPTS = 0.9  # of the texts in a column, so that these are read as turns
-FORMS = {"messages": TURN_KEYS, "prompt": PROMPT_KEYS}  # a column of these decides what a row is
+FORMS = {
+    "messages": TURN_KEYS,
+    "prompt": PROMPT_KEYS,
+    "parent": PARENT_KEYS,
+    "utterance": TEXT_KEYS[:1],
+}  # decide the layout
+CANDIDATES = re.compile("candidate|distractor|option|choice", re.IGNORECASE)  # texts of which one alone may be right
 
 
 def read_texts(rows: Rows, where: str, quiet: bool = False) -> Iterator[tuple[str, Row]]:
@@ -109,13 +135,13 @@ def _has_adjacent_strings(text: str) -> bool:
 
 
 def check_columns(columns: Any) -> None:
-    """Raises UserError for `columns` that are no names of columns by the kinds of BUILT_IN."""
+    """Raises UserError for `columns` that are no names of columns by their KINDS."""
     named = columns if isinstance(columns, Mapping) else {}
-    wrong = [kind for kind, name in named.items() if kind not in BUILT_IN or not isinstance(name, str)]
+    wrong = [kind for kind, name in named.items() if kind not in KINDS or not isinstance(name, str)]
     if wrong or not isinstance(columns, Mapping):
-        hint = nearest(str(wrong[0]), BUILT_IN) if wrong else ""
+        hint = nearest(str(wrong[0]), KINDS) if wrong else ""
         raise UserError(
-            f"columns: found {columns!r:.80}, wanted {{kind: column}}, of the kinds {', '.join(BUILT_IN)}; docs/DATA.md shows "
+            f"columns: found {columns!r:.80}, wanted {{kind: column}}, of the kinds {', '.join(KINDS)}; docs/DATA.md shows "
             f"them{hint}"
         )
 
@@ -128,28 +154,55 @@ def rename_columns(rows: Rows, where: str, columns: Columns, quiet: bool = False
     if not columns:
         return rows
     rows = list(rows)
-    names = list(dict.fromkeys(str(name) for _, row in rows for name in row))
+    names = dict.fromkeys(str(name) for _, row in rows for name in row)
+    turns = [item for _, row in rows for cell in row.values() for item in as_items(cell) if isinstance(item, dict)]
+    keys = dict.fromkeys(str(key) for turn in turns for key in turn)
     for kind, column in columns.items():
-        if rows and column not in names:
-            there, hint = show_columns(names), nearest(column, names)
-            raise UserError(f"columns.{kind}: {where} has no column '{column}', it has {there}; name one of them{hint}")
-    hidden = {name for kind in columns for name in BUILT_IN[kind]} | set(columns.values())
+        known, what = (keys, "turn with") if kind in OF_TURNS else (names, "column")
+        if rows and column not in known:
+            there, hint = show_columns(known), nearest(column, list(known))
+            raise UserError(f"columns.{kind}: {where} has no {what} '{column}', it has {there}; name one of them{hint}")
+        if kind in ("reference", "references") and CANDIDATES.search(column) and not quiet:
+            logger.warning("%s: each text of '%s' is taken for an acceptable reply; are all of them?", where, column)
+    hidden = {name for kind in columns if kind in BUILT_IN for name in BUILT_IN[kind]}
+    hidden -= {*MESSAGE_KEYS} if "parent" in columns and "message_id" not in columns else set()
+    hidden.update(column for kind, column in columns.items() if kind in BUILT_IN)
     if not FORMS.keys().isdisjoint(columns):
         hidden.update(*(names for kind, names in FORMS.items() if kind not in columns))
-    unread = Counter(
-        name for _, row in rows for name in hidden & row.keys() - {*columns.values()} if holds_text(row[name])
-    )
-    if unread and not quiet:
-        logger.warning("%s: not read, because `columns` names others: %s", where, list_columns(unread))
+    unread, others = Unused(), hidden - {*columns.values()}
+    for _, row in rows:
+        unread.add({name: value for name, value in row.items() if name in others and not is_empty(value)})
+    if (listed := unread.listed()) and not quiet:
+        logger.warning("%s: not read, because `columns` names others: %s", where, listed)
     return ((place, _rename(row, columns, hidden)) for place, row in rows)
 
 
 def _rename(row: Row, columns: Columns, hidden: set[str]) -> Row:
-    renamed = {kind: row[column] for kind, column in columns.items() if column in row}
-    if "prompt" in renamed:
-        renamed["prompt"], used = prompt_in(row, columns["prompt"])
+    renamed = {kind: row[column] for kind, column in columns.items() if kind in BUILT_IN and column in row}
+    prompt = columns.get("prompt") or first_filled(PROMPT_KEYS, row)
+    if prompt in row and not columns.keys().isdisjoint(("prompt", "input")):
+        named = [columns["input"]] if "input" in columns else []
+        renamed["prompt"], used = prompt_in(row, prompt, named)
         hidden = hidden | used
-    return type(row)({name: value for name, value in row.items() if name not in hidden} | renamed)
+        renamed.pop("input", None)
+    if isinstance(renamed.get("history"), str):
+        renamed["history"] = [renamed["history"]]
+    row = type(row)({name: value for name, value in row.items() if name not in hidden} | renamed)
+    of_turns = {kind.partition(".")[2]: key for kind, key in columns.items() if kind in OF_TURNS}
+    return type(row)({name: _rename_turns(cell, of_turns) for name, cell in row.items()}) if of_turns else row
+
+
+def _rename_turns(cell: Any, keys: dict[str, str]) -> Any:
+    """A list of turns with the keys that `columns` names under their kinds; anything else as it is."""
+    if not any(isinstance(item, dict) for item in as_items(cell)):
+        return cell
+    hidden = {*keys.values()}.union(*(OF_TURNS[f"turn.{kind}"] for kind in keys))
+
+    def rename(turn: Row) -> Row:
+        others = {key: value for key, value in turn.items() if key not in hidden}
+        return {kind: turn[key] for kind, key in keys.items() if key in turn} | others
+
+    return [rename(item) if isinstance(item, dict) else item for item in as_items(cell)]
 
 
 @contextmanager

@@ -3,12 +3,12 @@
 import json
 import re
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_dialog.data.dialogue import ToolText
-from rlhf_dialog.data.sources.record import RECIPES, LeftOut, checked_text, is_empty, is_null, kind
+from rlhf_dialog.data.sources.record import RECIPES, LeftOut, checked_text, is_empty, is_null, kind, read_flag
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import map_leaves
 
@@ -17,11 +17,14 @@ ROLE_KEYS = ("role", "from", "speaker")
 SYSTEM_ROLES = ("system", "developer")
 USER_ROLES = ("user", "human", "prompter")
 ASSISTANT_ROLES = ("assistant", "gpt", "bot", "model", "chatbot")
+SPOKEN_ROLES = (*SYSTEM_ROLES, *USER_ROLES, *ASSISTANT_ROLES)
+ROLES_OF_A_PAIR = ("user", "assistant")
 CALL_ROLES = ("function_call", "tool_call", "tool_calls")  # whose text is JSON: {"name": ..., "arguments": {...}}
 TOOL_ROLES = (
     *("tool", "function", "ipython", "observation", "environment"),
     *("tool_response", "tool_result", "tool_output", "function_response", "function_result", "function_output"),
 )
+LEARN_KEYS = ("weight", "train", "loss", "trainable")  # of a message: 0 or false where it is no reply to learn
 TOOL_CALLS = ("tool_calls", "function_call")
 OF_TOOLS = (*TOOL_CALLS, "tool_call_id", "name")  # the other keys of messages of tools
 
@@ -33,12 +36,14 @@ class Messages:
     turns: list[Any] = field(default_factory=list)
     roles: list[str | None] = field(default_factory=list)  # of each turn, in lower case
     system: list[tuple[int, str]] = field(default_factory=list)  # the number of turns before it, and its text
+    learned: list[bool] = field(default_factory=list)  # of each turn, whether its LEARN_KEYS let it be a reply to learn
 
     def then(self, others: "Messages") -> "Messages":
         """These messages and the others behind them; a system message that says the same again counts once."""
         said = {text for _, text in self.system}
         more = [(len(self.turns) + place, text) for place, text in others.system if text not in said]
-        return Messages(self.turns + others.turns, self.roles + others.roles, self.system + more)
+        turns, learned = self.turns + others.turns, self.learned + others.learned
+        return Messages(turns, self.roles + others.roles, self.system + more, learned)
 
 
 def items_in(value: Any, what: str, where: str, wanted: str) -> list[Any]:
@@ -47,7 +52,16 @@ def items_in(value: Any, what: str, where: str, wanted: str) -> list[Any]:
         return [value]
     if not isinstance(value, list):
         raise UserError(f"{where}: '{what}' holds {kind(value)}, wanted {wanted}")
-    return value
+    return [*split_pairs(value)]
+
+
+def split_pairs(items: Sequence[Any]) -> Iterator[Any]:
+    """The items, with two messages in place of a pair: of [question, answer], or of {"user": ..., "assistant": ...}."""
+    for item in items:
+        sides = dict(zip(ROLES_OF_A_PAIR, item, strict=False)) if isinstance(item, list) and len(item) == 2 else item
+        roles = [key for key in sides if key.lower() in SPOKEN_ROLES] if isinstance(sides, dict) else []
+        is_pair = len(roles) > 1 and first_filled(TEXT_KEYS, sides) is None
+        yield from ({"role": role, "content": sides[role]} for role in roles) if is_pair else [item]
 
 
 def split_messages(items: Sequence[Any], where: str) -> Messages:
@@ -63,13 +77,21 @@ def split_messages(items: Sequence[Any], where: str) -> Messages:
         )
         messages.turns.append(turn)
         messages.roles.append(role)
+        messages.learned.append(is_learned(item))
     return messages
 
 
 def read_role(item: Any) -> str | None:
-    """The role of a message in lower case; None when the item is not a message with a role."""
-    role = first_filled(ROLE_KEYS, item) if isinstance(item, dict) else None
-    return item[role].strip().lower() if role and isinstance(item[role], str) else None
+    """The role of a message in lower case, or the number of its speaker; None when the item is not a message with a role."""
+    key = first_filled(ROLE_KEYS, item) if isinstance(item, dict) else None
+    role = item[key] if key else None
+    return str(role).strip().lower() if isinstance(role, str | int) else None
+
+
+def is_learned(item: Any) -> bool:
+    """Whether a message, or each of a list, may be a reply to learn: none of its LEARN_KEYS says 0 or false."""
+    messages = [one for one in (item if isinstance(item, list) else [item]) if isinstance(one, dict)]
+    return all(read_flag(message.get(key)) is not False for message in messages for key in LEARN_KEYS)
 
 
 def are_messages(value: Any) -> bool:
@@ -162,8 +184,12 @@ def _text(item: Any, number: int, where: str) -> Any:
     key = first_filled(TEXT_KEYS, item)
     if key is None:
         wanted, there = " or ".join(TEXT_KEYS), ", ".join(map(repr, list(item)[:9])) or "nothing"
+        texts = [key for key, value in item.items() if isinstance(value, str)]
+        kinds = ("turn.utterance",) if len(texts) < 2 else ("turn.user", "turn.assistant")
+        named = ", ".join(f"{kind}: {key}" for kind, key in zip(kinds, texts, strict=False))
+        hint = f"if these are its texts, set columns: {{{named}}}, or " if named else ""
         raise UserError(
-            f"{where}: turn {number} is an object without a text; wanted {wanted}, found {there}; {RECIPES}"
+            f"{where}: turn {number} is an object without a text; wanted {wanted}, found {there}; {hint}{RECIPES}"
         )
     return _join_parts(item[key], number, where) if isinstance(item[key], list) else item[key]
 
@@ -186,5 +212,6 @@ def unused_keys(items: Iterable[Any], used: Iterable[str]) -> dict[str, Any]:
     for item in items:
         if isinstance(item, dict):
             read = {first_filled(TEXT_KEYS, item), *(OF_TOOLS if uses_tools(item) else ())}
+            read |= {key for key in LEARN_KEYS if read_flag(item.get(key)) is not None}
             unused |= {key: value for key, value in item.items() if key not in known | read and not is_empty(value)}
     return unused

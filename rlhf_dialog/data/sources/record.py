@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import re
 import reprlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,13 @@ SPLITS = ("train", "validation", "test")
 ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
 BAD_SHARE = 0.1  # of the rows that may have no text where one must be
 RECIPES = "docs/DATA.md, 'Other layouts', has the lines of Python that rewrite such data"
+FLAGS = {0: False, 1: True, "0": False, "1": True, "false": False, "true": True}  # 0 and 1 are also false and true
+DECIDES = re.compile(  # names of columns that say what a row is worth
+    r"better|safer?(_|\b)|winner|prefer|label|score|rating|rank|reward|weight|vote|quality|review|delete|kto|correct|accept",
+    re.IGNORECASE,
+)
+FEW = 4  # values of a column: more do not decide between two sides
+MOST_COLUMNS = 12  # in one line of the log; at the level DEBUG all
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -42,6 +50,7 @@ class DialogueRecord:
     roles: list[str | None] | None = None  # one per turn, in lower case; None where no turn has one
     # system messages, each with the number of turns before it
     system: list[tuple[int, str]] = field(default_factory=list)
+    learned: list[bool] = field(default_factory=list)  # one per turn: whether it may be a reply to learn; empty: all
     tools: list[Any] = field(default_factory=list)  # that the assistant may call, as a chat template takes them
 
     @property
@@ -101,6 +110,12 @@ def is_empty(value: Any) -> bool:
     return is_null(value) or (isinstance(value, str) and not value.strip()) or value in ([], {})
 
 
+def read_flag(value: Any) -> bool | None:
+    """Whether a cell says true or 1 (also as text), or false or 0; None for anything else."""
+    key = value.strip().lower() if isinstance(value, str) else value
+    return FLAGS.get(key) if isinstance(key, str | int | float) else None
+
+
 def kind(value: Any) -> str:
     """The kind of a value in JSON terms, for messages."""
     if is_null(value):
@@ -116,12 +131,44 @@ class LeftOut(Exception):
 
 
 @dataclass
+class Unused:
+    """The columns of rows that are not used: for each the number of its rows, and up to FEW + 1 of its values."""
+
+    num_rows: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    values: dict[str, set[Any]] = field(default_factory=lambda: defaultdict(set))
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count the unused columns of one more row."""
+        self.num_rows += 1
+        self.counts.update(row.keys())
+        for name, value in row.items():
+            if len(self.values[name]) <= FEW:
+                self.values[name].add(value if isinstance(value, str | int | float) else repr(value))
+
+    def listed(self) -> str:
+        """The columns that do not hold the same in all rows, each with the number of its rows; at most MOST_COLUMNS of them.
+
+        First are those that could decide, by their names or because they have few values.
+        """
+        one = self.num_rows == 1
+        varied = [
+            name for name, count in self.counts.items() if one or count < self.num_rows or len(self.values[name]) > 1
+        ]
+        varied.sort(key=lambda name: (not DECIDES.search(name), len(self.values[name]) > FEW))
+        most = len(varied) if logger.isEnabledFor(logging.DEBUG) else MOST_COLUMNS
+        more = f" and {len(varied) - most} more" if len(varied) > most else ""
+        return ", ".join(f"'{name:.40}' ({self.counts[name]} rows)" for name in varied[:most]) + more
+
+
+@dataclass
 class RowCounts:
     """Reads rows one by one and counts. `log` says what was counted, with at most one line for each kind.
 
     - **Bad rows** (BadRow) are left out up to a tenth of the rows; beyond, one error lists the first five.
     - **Rows that are left out by design** (LeftOut) have no limit, but some row must be left.
-    - **Columns with text** that are in no prompt and no reply are named, with the number of their rows.
+    - **Columns** that are in no prompt and no reply are named, with the number of their rows; but not those that hold the same
+      in all rows.
     """
 
     where: str
@@ -129,8 +176,8 @@ class RowCounts:
     num_rows: int = 0
     bad: list[str] = field(default_factory=list)
     left_out: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
-    kept: Counter[str] = field(default_factory=Counter)  # in `meta`
-    unread: Counter[str] = field(default_factory=Counter)
+    kept: Unused = field(default_factory=Unused)  # in `meta`
+    unread: Unused = field(default_factory=Unused)
 
     def read(self, items: Iterable[Item], make: Callable[[Item], Result]) -> list[Result]:
         """What `make` gives for each item. Raises UserError when too many are bad, or none is left."""
@@ -159,11 +206,10 @@ class RowCounts:
         return results
 
     def note(self, row: Mapping[str, Any], used: Iterable[str | None], in_meta: bool = True) -> None:
-        """Count the columns of a row that hold text and were not used; `in_meta`: they are kept for rewards."""
+        """Count the columns of a row that are filled and were not used, once a row; `in_meta`: they are kept for rewards."""
         used = set(used)
-        (self.kept if in_meta else self.unread).update(
-            str(name) for name, value in row.items() if name not in used and holds_text(value)
-        )
+        unused = {str(name): value for name, value in row.items() if name not in used and not is_empty(value)}
+        (self.kept if in_meta else self.unread).add(unused)
 
     def log(self, without_reference: int = 0) -> None:
         """One line for each kind of rows that were left out, and for the columns; some prompts may be `without_reference`."""
@@ -173,28 +219,14 @@ class RowCounts:
         for reason, places in self.left_out.items():
             text = "%d of %d %s have %s and are left out; the first: %s"
             logger.warning(text, len(places), self.num_rows, self.unit, reason, places[0][0])
-        if self.kept:
+        if columns := self.kept.listed():
             hint = f"; {without_reference} prompts have no reference: if it is here, name it with columns: {{reference: ...}}"
             text = "%s: kept for rewards, in no prompt: %s%s"
-            logger.info(text, self.where, list_columns(self.kept), hint if without_reference else "")
-        if self.unread:
-            logger.warning("%s: not read: %s", self.where, list_columns(self.unread))
+            logger.info(text, self.where, columns, hint if without_reference else "")
+        if columns := self.unread.listed():
+            logger.warning("%s: not read: %s", self.where, columns)
 
 
 def show_columns(names: Iterable[Any]) -> str:
     """The names of a row's columns, for messages."""
     return ", ".join(f"'{name!s:.40}'" for name in list(names)[:20]) or "nothing"
-
-
-def list_columns(names: Counter[str]) -> str:
-    """The columns, each with the number of its rows."""
-    return ", ".join(f"'{name:.40}' ({count} rows)" for name, count in names.items())
-
-
-def holds_text(value: Any) -> bool:
-    """Whether a value is or holds a text that is not blank."""
-    if isinstance(value, dict):
-        return any(map(holds_text, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(holds_text, value))
-    return isinstance(value, str) and bool(value.strip())

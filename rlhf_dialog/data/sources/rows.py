@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rlhf_dialog.data.sources.messages import (
-    OF_TOOLS,
+    ASSISTANT_ROLES,
     ROLE_KEYS,
     TEXT_KEYS,
     USER_ROLES,
     Messages,
     first_filled,
+    is_learned,
     items_in,
     read_role,
     said_by_turns,
     split_messages,
+    split_pairs,
     unused_keys,
-    uses_tools,
     without_nulls,
 )
 from rlhf_dialog.data.sources.record import (
@@ -32,6 +33,7 @@ from rlhf_dialog.data.sources.record import (
     is_empty,
     is_null,
     kind,
+    read_flag,
     show_columns,
 )
 from rlhf_dialog.errors import UserError, nearest
@@ -51,14 +53,25 @@ ACT_KEYS = ("act", "acts", "act_label_text", "act_label")
 ID_KEYS = ("dialog_id", "dialogue_id", "conversation_id", "conv_id", "id")
 PROMPT_KEYS = ("prompt", "question", "instruction")
 REPLY_KEYS = ("reference", "response", "completion", "answer", "output")
-SYSTEM_KEYS = ("system", "system_prompt")  # a text
-HISTORY, TOOLS = "history", "tools"  # the turns before a prompt; what the assistant may call
-INPUT = "input"  # what follows an instruction, after a blank line
-PARENT, MESSAGE_KEYS = "parent_id", ("message_id", "id")  # of the rows of a tree
+SYSTEM_KEYS = ("system", "system_prompt", "system_message")  # a text, or a list of texts
+HISTORY_KEYS, TOOLS = ("history", "context"), "tools"  # the turns before a prompt; what the assistant may call
+INPUT_KEYS = ("input", "context")  # what follows an instruction, after a blank line
+PARENT_KEYS = ("parent_id", "parent", "reply-to", "reply_to")  # of the rows of a tree
+MESSAGE_KEYS = ("message_id", "id")
+REJECTED = {"deleted": True, "review_result": False}  # of a message that people have taken out
+LABELS = ("kto_tag", "label")  # false: the reply of the row is disliked
 OTHER_KINDS = ("images", "videos", "audios")  # lists of what no text can stand for
 SIDES = ("chosen", "rejected")
-LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references", HISTORY)  # of cells: a list, if in brackets
-SAID_KEYS = {*LIST_KEYS, *PROMPT_KEYS, *REPLY_KEYS, *SIDES}  # of what may be messages, also as JSON
+LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references", "history")  # of cells: a list, if in brackets
+SAID_KEYS = {*LIST_KEYS, *PROMPT_KEYS, *REPLY_KEYS, *SIDES, *HISTORY_KEYS}  # of what may be messages, also as JSON
+
+
+def as_items(value: Any) -> list[Any]:
+    """The items of a list, or of an object of equally long lists, which Arrow makes of a list of objects; none of others."""
+    columns = [*value.values()] if isinstance(value, dict) else []
+    if columns and all(isinstance(cells, list) and len(cells) == len(columns[0]) for cells in columns):
+        return [dict(zip(value, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    return value if isinstance(value, list) else []
 
 
 def _each(rows: Rows) -> Iterator[Group]:
@@ -80,7 +93,10 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
     `with_calls`: those in which tools are called are read, and lists of tools; else they are left out. Raises UserError when
     there are no rows, or when rows cannot be read.
     """
-    rows = iter(rows)
+    rows = (
+        (place, row | {key: as_items(row[key]) for key in TURN_KEYS if isinstance(row.get(key), dict)})
+        for place, row in rows
+    )
     first = next(rows, None)
     if first is None:
         raise UserError(f"{where}: there are no rows; give at least one dialogue")
@@ -93,6 +109,8 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
         place, row = group[-1]
         if filled := next((key for key in OTHER_KINDS if isinstance(row.get(key), list) and row[key]), None):
             raise LeftOut(place, filled)
+        if any(is_rejected(one) for _, one in group):
+            raise LeftOut(place, "'deleted: true' or 'review_result: false' in them or above them")
         record = layout.read(group, counts)
         roles = record.roles or []
         asked = zip([None, *roles], roles, strict=False)  # what a tool answers is the assistant's
@@ -100,12 +118,12 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
             raise LeftOut(group[0][0], "tool messages")
         if record.tools and not with_calls:
             record.tools, record.meta[TOOLS] = [], row[TOOLS]
-        counts.note(record.meta, [*ID_KEYS, *SYSTEM_KEYS[: bool(record.system)]])
+        counts.note(record.meta, [*ID_KEYS, *SYSTEM_KEYS[: bool(record.system)], liked_in(row)[0], "unanswered"])
         return record
 
     records = counts.read(layout.gather(itertools.chain([first], rows)), read)
     if not quiet:
-        counts.log(sum(record.is_prompt and not record.references for record in records))
+        counts.log(sum(x.is_prompt and not x.references and "unanswered" not in x.meta for x in records))
     return records
 
 
@@ -117,7 +135,7 @@ def _read_dialogue(group: Group, counts: RowCounts) -> DialogueRecord:
     key, act = first_filled(TURN_KEYS, row), first_filled(ACT_KEYS, row)
     if key is None:
         raise _no_turns(where, row)
-    items = _list_in(row, key, where, "with one item per turn")
+    items = [*split_pairs(_list_in(row, key, where, "with one item per turn"))]
     context, used = context_in(row, where, with_history=False)
     if act is None or is_null(row[act]):
         acts = said_by_turns(items, ACT_KEYS)
@@ -126,6 +144,8 @@ def _read_dialogue(group: Group, counts: RowCounts) -> DialogueRecord:
     meta = _others(row, {key, act, "references", *used}, counts, items, (*ACT_KEYS, "references"))
     messages = context.then(split_messages(items, where))
     record = _record(messages, acts, where, meta, parse_tools(row.get(TOOLS)))
+    if liked_in(row)[1] is False:
+        record.learned = [*(record.learned or [True] * len(record.turns))[:-1], False]
     versions = row.get("references")
     if is_null(versions):
         versions = said_by_turns(items, ("references",))
@@ -172,10 +192,17 @@ def _read_prompt(group: Group, counts: RowCounts) -> DialogueRecord:
         raise BadRow(f"{where}: the prompt is null or has no turns; fill it in, or remove the row")
     meta = _others(row, {act, reply, "references", *used}, counts, items)
     record = _record(messages, None, where, meta, parse_tools(row.get(TOOLS)))
-    record.is_prompt = True
     record.acts = None if act is None or is_null(row[act]) else [act_number(row[act], f"'{act}'", where)]
     replies = [text for name in (reply, "references") if name for text in _replies(row.get(name), name, where)]
+    return _as_prompt(record, replies, is_learned(row[reply] if reply else None) and liked_in(row)[1] is not False)
+
+
+def _as_prompt(record: DialogueRecord, replies: list[Any], learned: bool) -> DialogueRecord:
+    """The record as a prompt with these replies, or without a reply where it is not to be learned."""
+    record.is_prompt, record.learned = True, []
     record.references = [replies] if replies else None
+    if replies and not learned:
+        record.learned, record.references, record.acts, record.meta["unanswered"] = [False], None, None, True
     return record
 
 
@@ -192,33 +219,50 @@ def prompt_messages(row: Row, where: str, keys: Sequence[str] = PROMPT_KEYS) -> 
     return context.then(prompt), used | more, items
 
 
-def prompt_in(row: Row, key: str) -> tuple[Any, set[str]]:
-    """The prompt in the column `key`, and the columns that it is in: an `instruction` may have an `input`."""
-    prompt, more = row.get(key), row.get(INPUT)
-    if key != "instruction" or not isinstance(prompt, str) or not (more is None or isinstance(more, str)):
+def prompt_in(row: Row, key: str, inputs: Sequence[str] = ()) -> tuple[Any, set[str]]:
+    """The prompt in the column `key`, and the columns that it is in: it has the text under one of `inputs`, or as an
+    `instruction` that under one of INPUT_KEYS, behind a blank line."""
+    prompt = row.get(key)
+    used = first_filled(inputs or INPUT_KEYS, row)
+    more = (row[used] or "") if used else None
+    if not (isinstance(prompt, str) and used and isinstance(more, str) and (inputs or key == "instruction")):
         return prompt, {key}
-    return f"{prompt.strip()}\n\n{(more or '').strip()}".strip(), {key, INPUT}
+    return f"{prompt.strip()}\n\n{more.strip()}".strip(), {key, used}
 
 
 def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Messages, set[str]]:
     """The system message and the history that a row has in columns of their own, and these columns."""
-    messages, used = Messages(), {key for key in (*SYSTEM_KEYS, HISTORY, TOOLS) if is_empty(row.get(key))}
-    system = next((key for key in SYSTEM_KEYS if isinstance(row.get(key), str) and row[key].strip()), None)
-    if system:
-        messages.system.append((0, checked_text(row[system], f"'{system}'", where)))
-        used.add(system)
+    messages, used = Messages(), {key for key in (*SYSTEM_KEYS, *HISTORY_KEYS, TOOLS) if is_empty(row.get(key))}
+    for key in SYSTEM_KEYS:
+        texts = [row.get(key)] if isinstance(row.get(key), str) else row.get(key)
+        if not messages.system and texts and isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            messages.system = [(0, checked_text(text, f"'{key}'", where)) for text in texts if text.strip()]
+            used.add(key)
     if parse_tools(row.get(TOOLS)) is not None:
         used.add(TOOLS)
-    history: Any = row.get(HISTORY)
-    is_list = with_history and isinstance(history, list)
-    if is_list and history and all(isinstance(one, list) and len(one) == 2 for one in history):
-        roles = itertools.cycle(("user", "assistant"))
-        history = [
-            {"role": role, "content": text} for role, text in zip(roles, itertools.chain(*history), strict=False)
-        ]
-    if is_list and all(isinstance(one, dict) for one in history):
-        messages, used = messages.then(split_messages(history, where)), used | {HISTORY}
+    for key in HISTORY_KEYS[: 2 * with_history]:
+        history = [*split_pairs(row[key])] if isinstance(row.get(key), list) else []
+        is_text = key == HISTORY_KEYS[0] and all(isinstance(one, str) for one in history)
+        if history and not messages.turns and (is_text or all(isinstance(one, dict) for one in history)):
+            messages, used = messages.then(split_messages(history, where)), used | {key}
     return messages, used
+
+
+def is_rejected(row: Row) -> bool:
+    """Whether people have taken a message out (OASST)."""
+    return any(read_flag(row.get(key)) is flag for key, flag in REJECTED.items())
+
+
+def liked_in(row: Row) -> tuple[str | None, bool | None]:
+    """The column that says whether the reply of a row is liked (KTO), if there is one, and what it says.
+
+    `label` is one beside `completion`, and as true or false beside messages of which the last is the assistant's.
+    """
+    key = next((key for key in LABELS if read_flag(row.get(key)) is not None), None)
+    turns = row.get(first_filled(TURN_KEYS, row) or "")
+    ends = isinstance(turns, list) and read_role((turns or [None])[-1]) in ASSISTANT_ROLES
+    is_rating = key == LABELS[0] or "completion" in row or (ends and isinstance(row.get("label"), bool))
+    return (key, read_flag(row[key])) if key and is_rating else (None, None)
 
 
 def parse_tools(value: Any) -> list[Any] | None:
@@ -282,12 +326,11 @@ def _messages_of_rows(group: Group, counts: RowCounts) -> tuple[Messages, list[A
         key, act = first_filled((*TURN_KEYS, *TEXT_KEYS), row), first_filled(ACT_KEYS, row)
         if key is None:
             raise _no_turns(where, row)
-        used = [key, *ACT_KEYS, *ROLE_KEYS, *ID_KEYS]
         part = split_messages([{name: row[name] for name in row if name not in TEXT_KEYS} | {"text": row[key]}], where)
         part.turns = [checked_text(turn, f"'{key}'", where) for turn in part.turns]
         messages = messages.then(part)
         acts += [row[act] if act else None] * len(part.turns)
-        counts.note(row, used if uses_tools(row) is False else [*used, *OF_TOOLS], in_meta=False)
+        counts.note(unused_keys([row], [key, *ACT_KEYS, *ID_KEYS]), (), in_meta=False)
     return messages, acts
 
 
@@ -306,12 +349,12 @@ def _gather_trees(rows: Rows) -> Iterator[Group]:
         if is_empty(row.get(key)) or row[key] in by_id:
             raise UserError(f"{where}: '{key}' holds {reprlib.repr(row.get(key))}, wanted an id that no other row has")
         by_id[row[key]] = (where, row)
-    answered = {row.get(PARENT) for _, row in placed}
+    answered = {_parent(row) for _, row in placed if not is_rejected(row)}
     for where, row in placed:
-        if row[key] in answered and (is_empty(row.get(PARENT)) or read_role(row) in USER_ROLES):
+        if row[key] in answered and (is_empty(_parent(row)) or read_role(row) in USER_ROLES):
             continue  # it stands before others, and is no reply
         path = [(where, row)]
-        while (above := by_id.get(path[-1][1].get(PARENT))) and len(path) <= len(placed):
+        while (above := by_id.get(_parent(path[-1][1]))) and len(path) <= len(placed):
             path.append(above)
         yield path[::-1]
 
@@ -319,36 +362,40 @@ def _gather_trees(rows: Rows) -> Iterator[Group]:
 def _read_path(group: Group, counts: RowCounts) -> DialogueRecord:
     """A prompt: the last message is its reply, or the user's, which nobody has answered."""
     where, row = group[-1]
-    if not is_empty(group[0][1].get(PARENT)):
-        raise LeftOut(where, f"a '{PARENT}' that is not in the data above them")
+    if not is_empty(_parent(group[0][1])):
+        raise LeftOut(where, f"a '{first_filled(PARENT_KEYS, row)}' that is not in the data above them")
     unanswered = read_role(row) in USER_ROLES
     if len(group) == 1 and not unanswered:
         raise LeftOut(where, "no message before them")
     messages, _ = _messages_of_rows(group, RowCounts(where))
     reply = [] if unanswered else [messages.turns.pop()]
     root = next(group[0][1][name] for name in MESSAGE_KEYS if name in group[0][1])
-    used = {first_filled(TEXT_KEYS, row), *MESSAGE_KEYS, PARENT, *ROLE_KEYS}
+    used = {first_filled(TEXT_KEYS, row), *MESSAGE_KEYS, *PARENT_KEYS, *ROLE_KEYS}
     meta = {ID_KEYS[0]: root} | _others(row, used, counts) | ({"unanswered": True} if unanswered else {})
     messages.roles = messages.roles[: len(messages.turns)]
-    record = _record(messages, None, where, meta)
-    record.is_prompt, record.references = True, [reply] if reply else None
-    return record
+    return _as_prompt(_record(messages, None, where, meta), reply, is_learned(row))
+
+
+def _parent(row: Row) -> Any:
+    return row.get(first_filled(PARENT_KEYS, row) or "")
 
 
 def _is_in_a_tree(row: Row) -> bool:
-    return PARENT in row and bool(first_filled(TEXT_KEYS, row) and first_filled(MESSAGE_KEYS, row))
+    return None not in (first_filled(keys, row) for keys in (PARENT_KEYS, TEXT_KEYS, MESSAGE_KEYS))
 
 
 def _is_an_utterance(row: Row) -> bool:
     return bool(first_filled((*TURN_KEYS, *TEXT_KEYS), row) and first_filled(ID_KEYS, row))
 
 
+OF_UTTERANCES = ("dialogues", _gather_utterances)
 LAYOUTS = (  # docs/DATA.md shows them to users
     Layout(lambda row: isinstance(row.get(CAMREST), list), _read_camrest),
     Layout(lambda row: isinstance(row.get(first_filled(TURN_KEYS, row) or ""), list), _read_dialogue),
+    Layout(lambda row: "utterance" in row and first_filled(ID_KEYS[:-1], row), _read_utterances, *OF_UTTERANCES),
     Layout(lambda row: "prompt" in row, _read_prompt),
     Layout(_is_in_a_tree, _read_path, "replies", _gather_trees),
-    Layout(_is_an_utterance, _read_utterances, "dialogues", _gather_utterances),
+    Layout(_is_an_utterance, _read_utterances, *OF_UTTERANCES),
     Layout(lambda row: first_filled(PROMPT_KEYS, row), _read_prompt),
     Layout(lambda row: first_filled(TURN_KEYS, row), _read_dialogue),
 )
@@ -374,7 +421,9 @@ def _record(
     if messages.system:
         meta["system"] = "\n".join(text for _, text in messages.system)
     roles = messages.roles if any(messages.roles) else None
-    return DialogueRecord(texts, acts, meta=meta, roles=roles, system=messages.system, tools=tools or [])
+    record = DialogueRecord(texts, acts, meta=meta, roles=roles, system=messages.system, tools=tools or [])
+    record.learned = [] if all(messages.learned) else messages.learned
+    return record
 
 
 def _others(
@@ -412,7 +461,13 @@ def _list_in(row: Row, key: str, where: str, wanted: str) -> list[Any]:
 def _no_turns(where: str, row: Row) -> UserError:
     known = (*TURN_KEYS, *PROMPT_KEYS)
     hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
+    talks = (
+        key
+        for key, cell in row.items()
+        if any(isinstance(x, dict) and first_filled(TEXT_KEYS, x) for x in as_items(cell))
+    )
+    hint = next((f"; if '{key}' holds the turns, set columns: {{messages: {key}}}" for key in talks), hint)
     return UserError(
         f"{where}: no turns; wanted a list of turns under one of {', '.join(known)}, or one utterance per row with a dialogue id "
-        f"('dialog_id'); found {show_columns(row)}{hint or f'; set `columns` to read other names, or {RECIPES}'}"
+        f"('dialog_id'); found {show_columns(row)}{hint or '; set `columns` to read other names'}; {RECIPES}"
     )

@@ -28,7 +28,7 @@ from rlhf_dialog.errors import MissingSplit, UserError, nearest
 
 SplitNames = Mapping[Any, str]  # such as {"train": "train_sft"}: the split, and its name in the data
 NO_NAMES: SplitNames = MappingProxyType({})
-OF_A_ROW = "data_split"  # the column with the split of a row, as in ConvLab-3
+OF_A_ROW = ("data_split", "split")  # the column with the split of a row, as in ConvLab-3
 ABOVE = r"(?:[^/]+/){0,2}"  # folders that a data set may lie in, within an archive
 FILE = "|".join(kind[1:] for kind in KINDS)
 SHARD = r"[-_](\d{1,9})(?:-of-(\d{1,9})(?:-[0-9a-f]+)?)?"
@@ -71,18 +71,27 @@ class Split:
 
 
 def choose_rows(rows: Numbered, split: Split, where: str) -> tuple[Numbered, bool]:
-    """The rows whose `data_split` is this split, and True; all rows, and False, where the first one has no such column."""
+    """The rows whose column OF_A_ROW is this split, and True; all rows, and False, where the first one has no such column.
+
+    A column `split` that names no split is one as any other.
+    """
     first = list(itertools.islice(rows, 1))
-    if not first or not isinstance(first[0][1].get(OF_A_ROW), str):
+    column = next((name for name in OF_A_ROW if first and isinstance(first[0][1].get(name), str)), "")
+    if not column:
         return itertools.chain(first, rows), False
     placed = [*first, *rows]
-    present = [str(row.pop(OF_A_ROW, None)) for _, row in placed]
+    present = [str(row.get(column)) for _, row in placed]
+    known = {*split.names}.union(*SPLIT_NAMES.values())
+    if column != OF_A_ROW[0] and not any(name in known or name.lower() in known for name in present):
+        return iter(placed), False
     chosen = [
-        one for one, name in zip(placed, present, strict=True) if name.lower() in split.names or name in split.names
+        (place, {key: value for key, value in row.items() if key != column})
+        for (place, row), name in zip(placed, present, strict=True)
+        if name in split.names or name.lower() in split.names
     ]
     if not chosen:
         names = ", ".join(dict.fromkeys(present))
-        raise split.missing(where, f", '{OF_A_ROW}' of its rows is {names:.200}", present)
+        raise split.missing(where, f", '{column}' of its rows is {names:.200}", present)
     return iter(chosen), True
 
 
@@ -155,9 +164,11 @@ def _in_tree(tree: Tree, split: Split, inner: bool = False) -> tuple[Numbered, s
 
 
 def _split_names(tree: Tree) -> list[str]:
-    """What the data files and folders of save_to_disk of a tree are called, without numbers of parts."""
-    files = [re.fullmatch(rf"{ABOVE}([^/.]+?)(?:{SHARD})?\.(?:{FILE})|([^/]+)(?:/.*)?", name) for name in tree.names]
-    return [name for one in files if one and (name := one[1] or ("" if "." in one[4] or one[4].isupper() else one[4]))]
+    """What the data files and folders of a tree are called, without numbers of parts."""
+    known = "|".join(name for names in SPLIT_NAMES.values() for name in names)
+    pattern = rf"{ABOVE}({known})/.*|{ABOVE}([^/.]+?)(?:{SHARD})?\.(?:{FILE})|([^/.]*[^/.A-Z][^/.]*)(?:/.*)?"
+    files = [re.fullmatch(pattern, name) for name in tree.names]
+    return [match[1] or match[2] or match[5] for match in files if match]
 
 
 def _highest(tree: Tree, pattern: str) -> list[re.Match[str]]:
@@ -175,28 +186,30 @@ def _only_one(tree: Tree, pattern: str, split: Split) -> str | None:
 
 
 def _data_files(tree: Tree, split: Split) -> list[str]:
-    """The files of a split: train.csv, or in order the shards train-00000-of-00002.parquet ... or train/0000.parquet ..."""
-    names = split.pattern
-    pattern = rf"({ABOVE}(?:{names}))(?:(?:{SHARD})?\.({FILE})|/(?:(?:{names})-)?(\d{{1,9}})\.(parquet))"
+    """The files of a split: train.csv, or in order the parts train-00000-of-00002.parquet ... or those in the folder train.
+
+    Of a folder, all files are parts of the split; or the numbered ones, where there are some.
+    """
+    base = rf"({ABOVE}(?:{split.pattern}))"
+    parts = _highest(tree, rf"{base}(?:{SHARD})?\.({FILE})")
+    if not parts:
+        inside = _highest(tree, rf"{base}/[^/]*?(\d{{1,9}})?(?:-of-(\d{{1,9}})(?:-[0-9a-f]+)?)?\.({FILE})")
+        parts = [match for match in inside if match[2]] or inside
     groups: dict[tuple[str | None, ...], list[re.Match[str]]] = defaultdict(list)
-    for match in _highest(tree, pattern):
-        groups[match[1], match[4] or match[6], match[3]].append(match)
+    for match in parts:
+        groups[match[1], match[4].lower(), match[3]].append(match)
     if len(groups) > 1:
         raise _twice(tree, split, [group[0][0] for group in groups.values()])
-    shards = sorted(*groups.values(), key=_shard_number) if groups else []
-    numbers = [_shard_number(match) for match in shards]
-    total = shards[0][3] if shards else None  # of train-00000-of-00002
+    parts.sort(key=lambda match: int(match[2] or 0))
+    numbers = [int(match[2]) for match in parts if match[2]]
+    total = parts[0][3] if parts else None  # of train-00000-of-00002
     start = 0 if total else min(numbers, default=0)
-    if numbers != list(range(start, start + len(shards))) or (total and int(total) != len(shards)):
-        shown = ", ".join(match[0] for match in shards[:6])
+    if numbers != list(range(start, start + len(numbers))) or (total and int(total) != len(parts)):
+        shown = ", ".join(match[0] for match in parts[:6])
         raise UserError(
-            f"{tree.where}: of the {len(shards)} parts, {shown}, one is missing or there twice; give every part once"
+            f"{tree.where}: of the {len(parts)} parts, {shown}, one is missing or there twice; give every part once"
         )
-    return [match[0] for match in shards]
-
-
-def _shard_number(match: re.Match[str]) -> int:
-    return int(match[2] or match[5] or -1)
+    return [match[0] for match in parts]
 
 
 def _twice(tree: Tree, split: Split, names: list[str]) -> UserError:

@@ -47,7 +47,7 @@ def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
     numbers: list[list[float]] = torch.stack(columns, dim=1).tolist()  # one wait for the device
     for i, (score, kl, length, earned) in enumerate(numbers):
         dialogue = whole.dialogues[i]
-        row: Row = {"iteration": iteration, "split": dialogue.meta.get("split"), "index": dialogue.meta.get("index")}
+        row: Row = {"iteration": iteration, "split": dialogue.origin_of("split"), "index": dialogue.origin_of("index")}
         row |= {"score": _finite(score), "kl": _finite(kl / max(length, 1)), "length": int(length)}
         row |= {"truncated": dialogue.truncated, "used": id(dialogue) in used}
         for name, part in whole.reward_scores.parts.items():

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 
 from rlhf_dialog.data.chat_template import places_unrendered
 from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, Dialogue
-from rlhf_dialog.data.preferences import PreferencePair, load_pairs, split_by_prompt
+from rlhf_dialog.data.preferences import Preference, PreferencePair, load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation.preferences import markdown, measure_pairs
 from rlhf_dialog.evaluation.replies import generate_replies
@@ -94,9 +94,11 @@ def read_pairs(
     config: PreferenceConfig, report: Callable[[str], None]
 ) -> tuple[list[PreferencePair], list[PreferencePair]]:
     """Pairs to learn from and pairs held out, which share no prompt. Raises UserError when one of them would be empty."""
-    training = load_pairs(config.data_path, "train", config.columns, config.split)
+    key = config.preference
+    preference = Preference(**key) if isinstance(key, dict) else key
+    training = load_pairs(config.data_path, "train", config.columns, config.split, preference)
     try:
-        held_out = load_pairs(config.data_path, "validation", config.columns, config.split)
+        held_out = load_pairs(config.data_path, "validation", config.columns, config.split, preference)
     except MissingSplit:
         training, held_out = split_by_prompt(training, config.held_out, config.seed)
     known = {pair.prompt for pair in held_out}

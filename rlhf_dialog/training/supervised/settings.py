@@ -1,8 +1,8 @@
 """The keys of the supervised stages. Nothing here loads torch: the help and the mistakes of a YAML need none of it."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlhf_dialog.config.schema import MemoryKeys
 from rlhf_dialog.config.settings import ColumnsKey, ComputeKeys, DataKeys, ReplyKeys, SplitKey
@@ -146,6 +146,11 @@ class PreferenceConfig(SupervisedKeys):
     )
     columns: ColumnsKey = Field(default_factory=dict)
     split: SplitKey = Field(default_factory=dict)
+    preference: dict[str, Any] | Literal["auto"] | None = Field(
+        "auto",
+        description="which side is the better one: {column: NAME, chosen_is: VALUE} or {column: NAME, above: NUMBER}; null: the "
+        "chosen side; auto: null, but refused where `columns` names both sides and a column such as `winner` may say it",
+    )
     output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
     model_path: str = Field(description="model to start from: a fine-tuned causal LM or an encoder; folder or Hub name")
     turn_separator: str = Field(
@@ -175,6 +180,19 @@ class PreferenceConfig(SupervisedKeys):
     max_train_pairs: int | None = Field(None, ge=1, description="largest number of training pairs, drawn by the seed")
     max_report_pairs: int = Field(500, ge=1, description="largest number of pairs in the report, drawn by the seed")
     learning_rate: float = Field(1e-5, gt=0, description="peak; a small model needs more, such as 5e-4")
+
+    @field_validator("preference", mode="before")
+    @classmethod
+    def _one_rule(cls, value: Any) -> Any:
+        """A column and one rule, `auto` or null."""
+        if value in ("auto", None):
+            return value
+        rule = value if isinstance(value, dict) else {}
+        types = {"column": str, "chosen_is": str | int | float, "above": int | float}
+        is_typed = all(isinstance(one, types.get(key, ())) for key, one in rule.items())
+        if {*rule} not in ({"column", "chosen_is"}, {"column", "above"}) or not is_typed or rule.get("above") is True:
+            raise ValueError("{column: NAME, chosen_is: VALUE}, {column: NAME, above: NUMBER}, null or auto")
+        return value
 
 
 class RelevanceConfig(HalfKeys):

@@ -160,7 +160,7 @@ class StageOfHalves(SupervisedStage[Any]):
         config, training = self.config, self.pairs("train")
         if config.half != "all":
             halves = divide(load_records(config.data_path, "train", config.columns, config.split, quiet=True))
-            training = [pair for pair in training if halves.parts[pair.meta["dialogue"]] == config.half]
+            training = [pair for pair in training if halves.parts[pair.origin_of("dialogue")] == config.half]
             if not training:
                 raise UserError(
                     f"half: no pair of turns of '{config.data_path}' is in the {config.half}'s half of the train split; use "

@@ -7,11 +7,11 @@ from rlhf_dialog.config.settings import ColumnKind
 from rlhf_dialog.data.preferences import load_pairs
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources import NO_COLUMNS, DialogueRecord, load_records
-from rlhf_dialog.data.sources.columns import BUILT_IN
+from rlhf_dialog.data.sources.columns import KINDS
 from rlhf_dialog.environments.corpus import CorpusUser
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning.tokenized_examples import sft_prompts
-from rlhf_dialog.rewards import NoReward
+from rlhf_dialog.rewards import LengthMatch, NoReward
 from rlhf_dialog.runs.data_source import read_source, training_prompts
 from rlhf_dialog.training.supervised import sft
 from rlhf_dialog.training.supervised.relevance.model import RelevanceTraining
@@ -140,5 +140,125 @@ def test_every_configuration_that_names_data_has_columns(tmp_path):
     assert found == ["Hi there", "Is it far ?", "Who is it ?"]
 
 
+def test_ppo_keeps_prompts_of_disliked_replies_where_the_reward_needs_no_reference(tmp_path, caplog):
+    rows = [{"prompt": f"p {i} ?", "completion": "Yes .", "label": i > 0} for i in range(3)]
+    (tmp_path / "train.jsonl").write_bytes(jsonl_bytes(rows))
+    (tmp_path / "validation.jsonl").write_bytes(jsonl_bytes(rows))
+    run = settings(env={"args": {"data_path": str(tmp_path)}}, eval_interval=1, turn_separator="<EOU>")
+    prompts, validation = read_source(run, NoReward())
+    assert [prompt.reference for prompt in prompts] == [None, "Yes .", "Yes ."]
+    assert len(validation.prompts) == 2
+    prompts, _ = read_source(run, LengthMatch())
+    assert [prompt.reference for prompt in prompts] == ["Yes .", "Yes ."]
+
+
+PAIRS = [{"input": "a", "output": "b"}, {"input": "c", "output": "d"}]
+EMPATHETIC = [
+    {"conv_id": number, "prompt": "I was sad .", "speaker_idx": speaker, "utterance": text}
+    for number, speaker, text in ((0, 7, "a"), (0, 8, "b"), (1, 7, "c"), (1, 8, "d"))
+]
+CONVOKIT = [
+    {"id": "r", "reply-to": None, "speaker": "Ann", "text": "a", "conversation_id": "r"},
+    {"id": "s", "reply-to": "r", "speaker": "Bob", "text": "b", "conversation_id": "r"},
+    {"id": "t", "reply-to": "r", "speaker": "Cid", "text": "c", "conversation_id": "r"},
+    {"id": "u", "reply-to": "t", "speaker": "Ann", "text": "d", "conversation_id": "r"},
+]
+NODES = [
+    {"uid": 1, "above": None, "said": "a"},
+    {"uid": 2, "above": 1, "said": "b"},
+    {"uid": 3, "above": 2, "said": "c"},
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "expected"),
+    [
+        # the prompt and what stands before it
+        ([{"q": "a", "who": "S", "r": "b"}], {"prompt": "q", "system": "who", "reference": "r"}, [("S", ["a"], ["b"])]),
+        ([{"prompt": "a", "persona": ["S", "T"], "response": "b"}], {"system": "persona"}, [("S\n\nT", ["a"], ["b"])]),
+        ([{"prompt": "c", "past": ["a", "b"], "response": "d"}], {"history": "past"}, [(None, ["a", "b", "c"], ["d"])]),
+        ([{"prompt": "c", "past": "a", "response": "d"}], {"history": "past"}, [(None, ["a", "c"], ["d"])]),
+        ([{"question": "a", "passage": "b", "answer": "c"}], {"input": "passage"}, [(None, ["a\n\nb"], ["c"])]),
+        ([{"q": "a", "p": "b", "answer": "c"}], {"prompt": "q", "input": "p"}, [(None, ["a\n\nb"], ["c"])]),
+        # keys of turns
+        (
+            [{"conversation": PAIRS}],
+            {"turn.user": "input", "turn.assistant": "output"},
+            [(None, ["a"], ["b"]), (None, ["a", "b", "c"], ["d"])],
+        ),
+        (
+            [{"log": [{"who": "user", "msg": "a"}, {"who": "bot", "msg": "b"}]}],
+            {"messages": "log", "turn.role": "who", "turn.utterance": "msg"},
+            [(None, ["a"], ["b"])],
+        ),
+        (
+            [{"prompt": "c", "response": "d", "history": PAIRS[:1]}],
+            {"turn.user": "input", "turn.assistant": "output"},
+            [(None, ["a", "b", "c"], ["d"])],
+        ),
+        # the named columns decide the layout
+        (EMPATHETIC, {"utterance": "utterance", "dialog_id": "conv_id"}, [(None, ["a"], ["b"]), (None, ["c"], ["d"])]),
+        (EMPATHETIC[:1], {"prompt": "prompt", "reference": "utterance"}, [(None, ["I was sad ."], ["a"])]),
+        (
+            [{"prompt": "x", "dialog": ["y"], "id": 1, "said": t} for t in "ab"],
+            {"utterance": "said", "dialog_id": "id"},
+            [(None, ["a"], ["b"])],
+        ),
+        (
+            [{"prompt": "x"} | row for row in NODES],
+            {"parent": "above", "message_id": "uid", "utterance": "said"},
+            [(None, ["a"], ["b"]), (None, ["a", "b"], ["c"])],
+        ),
+        (
+            CONVOKIT,
+            {"parent": "reply-to", "dialog_id": "conversation_id"},
+            [(None, ["a"], ["b"]), (None, ["a"], ["c"]), (None, ["a", "c"], ["d"])],
+        ),
+    ],
+)
+def test_a_named_column_is_read_as_it_is_named(tmp_path, rows, columns, expected):
+    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes(rows))
+    prompts = PromptRules(50, columns=columns, turn_separator="chat_template").load(str(tmp_path / "a.jsonl"), "train")
+    assert [(prompt.system, prompt.prompt_turns, prompt.references) for prompt in prompts] == expected
+
+
+@pytest.mark.parametrize(("columns", "speaker"), [({"speaker": "speaker_idx"}, "speaker_idx"), ({}, "speaker")])
+def test_numbers_of_speakers_are_roles(tmp_path, columns, speaker):
+    rows = [
+        {"conv_id": 1, speaker: number, "role": None, "utterance": text}
+        for number, text in ((7, "a"), (8, "b"), (7, "c"))
+    ]
+    rows = [{key: value for key, value in row.items() if columns or key != "role"} for row in rows]
+    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes(rows))
+    rules = PromptRules(columns=columns, reply_roles=("8",))
+    assert [prompt.reference for prompt in rules.load(str(tmp_path / "a.jsonl"), "train")] == ["b"]
+
+
+def test_candidates_are_references_only_with_a_word(tmp_path, caplog):
+    rows = [{"q": "a", "candidates": ["b", "c"], "more": ["d"]}]
+    read(tmp_path, rows, {"prompt": "q", "references": "more"})
+    assert "acceptable" not in caplog.text
+    (record,) = read(tmp_path, rows, {"prompt": "q", "references": "candidates"})
+    assert record.references == [["b", "c"]]
+    assert "'candidates'" in caplog.text
+    assert "acceptable reply" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "words"),
+    [
+        ([{"conversation": PAIRS}], {"turn.user": "inptu"}, ["columns.turn.user", "'input', 'output'", "did you mean 'input'"]),
+        ([{"conversation": PAIRS}], {}, ["without a text", "columns: {turn.user: input, turn.assistant: output}"]),
+        ([{"conversation": [{"msg": "a"}]}], {}, ["columns: {turn.utterance: msg}"]),
+        ([{"log": [{"text": "a"}, {"text": "b"}]}], {}, ["no turns", "columns: {messages: log}"]),
+        ([{"q": "a"}], {"turn.usr": "q"}, ["'turn.usr'", "did you mean 'turn.user'"]),
+    ],
+)  # fmt: skip
+def test_an_error_says_what_can_be_named(tmp_path, rows, columns, words):
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, rows, columns)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
 def test_the_kinds_are_those_of_the_configuration():
-    assert set(ColumnKind.__args__) == set(BUILT_IN)
+    assert set(ColumnKind.__args__) == set(KINDS)

@@ -73,6 +73,40 @@ def test_what_wins_where_a_split_is_there_in_several_forms(tmp_path):
     assert load_folder(tmp_path / "b", {"data/train/0000.parquet": parquet_bytes([{"dialog": ["a", "b"]}])}) == AB
 
 
+TALKS = [
+    {"dialogue_id": f"d{i}", "turns": [{"speaker": s, "utterance": s} for s in ("USER", "SYSTEM")]} for i in range(4)
+]
+
+
+def test_all_files_in_the_folder_of_a_split_are_its_parts(tmp_path):
+    """MultiWOZ 2.2 and the schema-guided dialogues have train/dialogues_001.json ..., these beside a train/schema.json."""
+    named = {f"train/dialogues_{i:03}.json": json.dumps(TALKS[i - 1 : i]) for i in (1, 2, 3)}
+    parts = named | {"train/schema.json": "[]", "dev/dialogues_001.json": json.dumps(TALKS[3:]), "schema.json": "[]"}
+    records = load_folder(tmp_path / "a", parts)
+    assert [record.meta["dialogue_id"] for record in records] == ["d0", "d1", "d2"]
+    assert len(load_records(str(tmp_path / "a"), "validation")) == 1
+    with pytest.raises(MissingSplit, match=r"no test split.*split: \{test: dev\}"):
+        load_records(str(tmp_path / "a"), "test")
+    assert len(load_folder(tmp_path / "b", {"train/b.jsonl": TALK, "train/a.jsonl": TALK * 2})) == 3
+    ten = {f"train/{i}.jsonl": json.dumps({"dialog": [str(i)]}) for i in range(1, 11)}
+    assert [record.turns for record in load_folder(tmp_path / "c", ten)] == [[str(i)] for i in range(1, 11)]
+    del named["train/dialogues_002.json"]
+    with pytest.raises(UserError, match="one is missing or there twice"):
+        load_folder(tmp_path / "d", named)
+    with pytest.raises(UserError, match="train split is there more than once"):
+        load_folder(tmp_path / "e", {"train/a.jsonl": TALK, "train/a.csv": "x"})
+
+
+def test_an_object_of_dialogues_is_read_by_their_names(tmp_path):
+    """data.json of MultiWOZ 2.1 to 2.4."""
+    talk = {"goal": {"hotel": {}}, "log": [{"text": "a", "metadata": {}}, {"text": "b", "metadata": {}}]}
+    (tmp_path / "data.json").write_text(json.dumps({"SNG0.json": talk, "SNG1.json": talk}))
+    records = load_records(str(tmp_path), "train", {"messages": "log"}, {"train": "data"})
+    assert [(record.turns, record.meta["dialog_id"]) for record in records] == [
+        (["a", "b"], f"SNG{i}.json") for i in (0, 1)
+    ]
+
+
 def test_what_may_not_be_read(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")

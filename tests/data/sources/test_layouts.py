@@ -41,6 +41,75 @@ def test_history_may_be_messages_and_a_system_message_that_is_there_twice_counts
     assert asked(tmp_path, [talk]) == [("S", ["a"], ["b"])]
 
 
+@pytest.mark.parametrize("encode", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"history": ["a", "b"], "instruction": "c", "output": "d"}, (None, ["a", "b", "c"], ["d"])),
+        (
+            {"history": [{"user": "a", "assistant": "b"}], "prompt": "c", "response": "d"},
+            (None, ["a", "b", "c"], ["d"]),
+        ),
+        ({"context": [user("a"), assistant("b")], "prompt": "c", "response": "d"}, (None, ["a", "b", "c"], ["d"])),
+        ({"context": "c", "instruction": "a", "response": "d"}, (None, ["a\n\nc"], ["d"])),
+        ({"system_message": "S", "question": "a", "response": "b"}, ("S", ["a"], ["b"])),
+        ({"system": ["S", "T"], "messages": [user("a"), assistant("b")]}, ("S\n\nT", ["a"], ["b"])),
+        ({"conversation": [["a", "b"]]}, (None, ["a"], ["b"])),
+        ({"turns": {"speaker": [0, 1], "utterance": ["a", "b"]}}, (None, ["a"], ["b"])),
+    ],
+)
+def test_forms_of_history_of_system_messages_and_of_turns(tmp_path, caplog, encode, row, expected):
+    assert asked(tmp_path, [row], encode) == [expected]
+    assert "kept for rewards" not in caplog.text
+
+
+def test_what_stands_beside_a_prompt_and_is_none_of_its_parts_is_kept(tmp_path):
+    rows = [{"question": "a", "context": "b", "response": "c"}, {"prompt": "a", "input": "b", "context": ["x", "y"]}]
+    for row in rows:
+        assert asked(tmp_path, [row])[0][:2] == (None, ["a"])
+    (record,) = load_records(str(tmp_path / "a.jsonl"), "train")
+    assert record.meta == {"input": "b", "context": ["x", "y"]}
+
+
+def test_an_utterance_of_a_conversation_may_stand_beside_a_prompt(tmp_path, caplog):
+    rows = [{"conv_id": 1, "prompt": "I was sad .", "utterance": text} for text in ("a _comma_ b", "c")]
+    assert asked(tmp_path, rows, "csv") == [(None, ["a _comma_ b"], ["c"])]
+    assert "1 turns or references hold '_comma_'" in caplog.text
+    assert asked(tmp_path, [{"id": 1, "prompt": "a", "response": "b", "text": "c"}]) == [(None, ["a"], ["b"])]
+
+
+@pytest.mark.parametrize("parent", ["parent", "reply-to", "reply_to"])
+def test_other_names_of_the_message_above(tmp_path, parent):
+    rows = [{parent if key == "parent_id" else key: value for key, value in row.items()} for row in tree_rows()]
+    assert asked(tmp_path, rows) == asked(tmp_path, tree_rows())
+    rows[0][parent] = "gone"
+    with pytest.raises(UserError, match=f"'{parent}' that is not in the data"):
+        asked(tmp_path, rows[:1])
+
+
+def test_a_column_split_decides_where_it_names_splits(tmp_path):
+    rows = [{"prompt": f"p {name}", "response": "a", "split": name} for name in ("train", "dev", "train", "Test")]
+    for split, count in (("train", 2), ("validation", 1), ("test", 1)):
+        found = asked(tmp_path, rows, "csv", split)
+        assert len(found) == count
+    with pytest.raises(MissingSplit, match=r"no test split, 'split' of its rows is train, dev"):
+        asked(tmp_path, rows[:3], "jsonl", "test")
+    named = [row | {"split": row["split"] + "_sft"} for row in rows]
+    assert len(asked(tmp_path, named)) == 4
+    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes(named))
+    assert len(load_rows(str(tmp_path / "a.jsonl"), "train", names={"train": "train_sft"})) == 2
+
+
+def test_columns_of_the_data_keep_their_values_in_meta(tmp_path):
+    row = {"prompt": "a", "response": "b", "index": 100, "group": "g", "split": "easy", "dialogue": "d"}
+    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes([row]))
+    (prompt,) = PromptRules().load(str(tmp_path / "a.jsonl"), "train")
+    assert prompt.meta == {"index": 100, "group": "g", "split": "easy", "dialogue": "d"}
+    prompt = prompt.from_origin(group=5)
+    assert prompt.meta["group"] == "g"
+    assert [prompt.origin_of(name) for name in ("split", "index", "dialogue", "group")] == ["train", 0, 0, 5]
+
+
 def test_a_transcript_with_human_and_assistant_is_turns(tmp_path):
     row = {"prompt": "\n\nHuman: Is it far ?\n\nAssistant: No .\n\nHuman: Sure ?\n\nAssistant:", "completion": " Yes ."}
     assert asked(tmp_path, [row]) == [(None, ["Is it far ?", "No .", "Sure ?"], ["Yes ."])]
@@ -196,19 +265,19 @@ def test_what_is_left_out_by_design_has_no_limit_but_some_row_must_be_left(tmp_p
     [
         (
             {"prompt": "a", "reply": "b c"},
-            ["'reply' (2 rows); 2 prompts have no reference", "columns: {reference: ...}"],
+            ["'reply' (1 rows); 1 prompts have no reference", "columns: {reference: ...}"],
         ),
-        ({"prompt": "a", "response": "b", "topic": "home"}, ["kept for rewards", "'topic' (2 rows)"]),
-        ({"dialog": ["a", "b"], "tools": [{"name": "weather"}]}, ["kept for rewards", "'tools' (2 rows)"]),
-        ({"prompt": "a", "response": "b", "answer": "c"}, ["kept for rewards", "'answer' (2 rows)"]),
-        ({"prompt": "a", "response": "b", "labels": {"tone": ["dry"]}}, ["kept for rewards", "'labels' (2 rows)"]),
-        ({"prompt": "a", "response": "b", "history": "User: x"}, ["kept for rewards", "'history' (2 rows)"]),
-        ({"messages": [user("a") | {"name": "Ann"}, assistant("b")]}, ["not read", "'name of a turn' (2 rows)"]),
-        ({"turns": [{"text": "a"}, {"text": "b", "content": "c"}]}, ["not read", "'content of a turn' (2 rows)"]),
+        ({"prompt": "a", "response": "b", "topic": "home"}, ["kept for rewards", "'topic' (1 rows)"]),
+        ({"dialog": ["a", "b"], "tools": [{"name": "weather"}]}, ["kept for rewards", "'tools' (1 rows)"]),
+        ({"prompt": "a", "response": "b", "answer": "c"}, ["kept for rewards", "'answer' (1 rows)"]),
+        ({"prompt": "a", "response": "b", "labels": {"tone": ["dry"]}}, ["kept for rewards", "'labels' (1 rows)"]),
+        ({"prompt": "a", "response": "b", "history": "User: x"}, ["kept for rewards", "'history' (1 rows)"]),
+        ({"messages": [user("a") | {"name": "Ann"}, assistant("b")]}, ["not read", "'name of a turn' (1 rows)"]),
+        ({"turns": [{"text": "a"}, {"text": "b", "content": "c"}]}, ["not read", "'content of a turn' (1 rows)"]),
     ],
 )
 def test_a_column_with_text_that_is_in_no_prompt_is_named_once(tmp_path, caplog, row, words):
-    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes([row, row]))
+    (tmp_path / "a.jsonl").write_bytes(jsonl_bytes([row]))
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
         PromptRules(50).load(str(tmp_path / "a.jsonl"), "train")
     (line,) = [line for line in caplog.messages if words[0] in line]
@@ -216,18 +285,114 @@ def test_a_column_with_text_that_is_in_no_prompt_is_named_once(tmp_path, caplog,
     assert ("no reference" in line) is (row.keys() == {"prompt", "reply"})
 
 
-def test_what_is_read_empty_or_a_number_is_not_named(tmp_path, caplog):
-    row = ALPACA | {"history": [], "tools": "", "score": 3, "id": "x", "note": " "}
+def lines_of(caplog, folder, rows, **rules):
+    caplog.clear()
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
-        asked(tmp_path, [row])
-    assert not caplog.records
+        asked(folder, rows, **rules)
+    return caplog.messages
+
+
+def test_what_is_read_empty_or_the_same_in_all_rows_is_not_named(tmp_path, caplog):
+    row = ALPACA | {"history": [], "tools": "", "id": "x", "note": " ", "source": "shop", "split_by": 3, "safe": True}
+    assert lines_of(caplog, tmp_path, [row, row | {"id": "y"}]) == []
+    assert "'note' (1 rows)" in lines_of(caplog, tmp_path, [row, row | {"note": "new"}])[0]
+
+
+def test_columns_that_may_decide_come_first_and_at_most_twelve_are_named(tmp_path, caplog):
+    rows = [
+        {"prompt": f"a {i}", "response": "b"}
+        | {f"text_{k}": f"{k} {i}" for k in range(15)}
+        | {"flag": i % 2 == 0, "score": i / 7, "topic": f"{i}"}
+        for i in range(8)
+    ]
+    (line,) = lines_of(caplog, tmp_path, rows)
+    begin, _, more = line.partition("kept for rewards, in no prompt: ")[2].partition(" and 6 more")
+    assert more == ""
+    assert [name.split("'")[1] for name in begin.split(", ")] == ["score", "flag", *(f"text_{k}" for k in range(10))]
+    assert begin.startswith("'score' (8 rows), 'flag' (8 rows)")
+    with caplog.at_level(logging.DEBUG, logger="rlhf_dialog.data.sources.record"):
+        (line,) = lines_of(caplog, tmp_path, rows)
+    assert "'topic' (8 rows)" in line
 
 
 def test_columns_of_utterances_and_those_that_the_configuration_hides_are_named(tmp_path, caplog):
-    asked(tmp_path, [{"id": 1, "text": text, "topic": "home"} for text in "ab"])
+    asked(tmp_path, [{"id": 1, "text": text, "topic": text} for text in "ab"])
     assert "not read: 'topic' (2 rows)" in caplog.text
     asked(tmp_path, [{"talk": ["a", "b"], "prompt": "c"}], columns={"messages": "talk"})
     assert "not read, because `columns` names others: 'prompt' (1 rows)" in caplog.text
+
+
+# -- what decides whether a reply is learned
+
+
+def talk_with(flags):
+    first = assistant("broken") | flags
+    return {"messages": [user("a"), first, user("b"), assistant("c")]}
+
+
+@pytest.mark.parametrize(
+    "flags", [{"weight": 0}, {"train": False}, {"loss": False}, {"trainable": "false"}, {"weight": 0.0}]
+)
+@pytest.mark.parametrize("encode", ["jsonl", "parquet"])
+def test_a_message_that_is_not_to_be_learned_is_context(tmp_path, caplog, flags, encode):
+    learned = [(None, ["a", "broken", "b"], ["c"])]
+    assert asked(tmp_path, [talk_with(flags)], encode) == learned
+    assert "1 replies are not learned" in caplog.text
+    assert asked(tmp_path, [talk_with(flags)], encode, unanswered=True) == [(None, ["a"], []), *learned]
+    assert "not read" not in caplog.text
+
+
+@pytest.mark.parametrize("flags", [{"weight": 1}, {"train": True}, {"loss": None}, {"weight": 0.5}, {"train": "soon"}])
+def test_other_weights_are_learned_and_those_that_are_no_flags_are_named(tmp_path, caplog, flags):
+    assert len(asked(tmp_path, [talk_with(flags)])) == 2
+    ((name, value),) = flags.items()
+    assert (f"not read: '{name} of a turn'" in caplog.text) is (value in (0.5, "soon"))
+
+
+def test_weights_of_utterances_of_users_and_of_replies_in_columns(tmp_path, caplog):
+    rows = [{"id": 1, "role": r, "text": t, "weight": w} for r, t, w in (("user", "a", 0), ("assistant", "b", 1))]
+    assert asked(tmp_path, rows) == [(None, ["a"], ["b"])]
+    assert not caplog.messages
+    rows = [{"prompt": "a", "completion": [assistant("b") | {"weight": w}]} for w in (0, 1)]
+    assert asked(tmp_path, rows) == [(None, ["a"], ["b"])]
+    two = {"messages": [user("a"), assistant("b"), assistant("c") | {"weight": 0}, user("d"), assistant("e")]}
+    assert asked(tmp_path, [two]) == [(None, ["a", "b\n\nc", "d"], ["e"])]
+
+
+RATED = [
+    {"prompt": "a", "completion": "b", "label": False, "act": 1},
+    {"prompt": [user("c")], "completion": [assistant("d")], "label": True},
+]
+
+
+@pytest.mark.parametrize("encode", ["jsonl", "json", "csv"])
+def test_a_disliked_reply_is_no_reference_but_its_prompt_stays(tmp_path, caplog, encode):
+    rows = [RATED[0], {"prompt": "c", "completion": "d", "label": True, "act": 2}]
+    assert asked(tmp_path, rows, encode) == [(None, ["c"], ["d"])]
+    assert "1 replies are not learned" in caplog.text
+    assert asked(tmp_path, rows, encode, unanswered=True) == [(None, ["a"], []), (None, ["c"], ["d"])]
+    prompts = PromptRules(unanswered=True).load(str(tmp_path / f"a.{encode}"), "train")
+    assert [prompt.act for prompt in prompts] == [None, 2]
+
+
+def test_other_layouts_of_rated_replies_and_labels_that_are_none(tmp_path):
+    chats = [{"messages": [user("a"), assistant("b")], "label": flag} for flag in (False, True)]
+    assert asked(tmp_path, chats) == [(None, ["a"], ["b"])]
+    tagged = [{"instruction": "a", "output": "b", "kto_tag": flag} for flag in (False, True)]
+    assert asked(tmp_path, tagged) == [(None, ["a"], ["b"])]
+    classes = [{"prompt": "a", "response": "b", "label": False}, {"prompt": "a", "response": "b", "label": 0}]
+    assert len(asked(tmp_path, classes)) == 2
+    assert len(asked(tmp_path, [{"messages": [user("a"), assistant("b")], "label": 0}])) == 1
+
+
+@pytest.mark.parametrize("flags", [{"deleted": True}, {"review_result": False}, {"deleted": "True", "text": None}])
+def test_replies_that_people_have_taken_out_go_with_their_replies(tmp_path, caplog, flags):
+    rows = [row | {"deleted": False, "review_result": True} for row in tree_rows()]
+    rows[3] |= flags  # b, to which c replies, to which d replies
+    assert asked(tmp_path, rows) == [(None, ["Is it far ?"], ["Three ."])]
+    assert "2 of 4 replies have 'deleted: true' or 'review_result: false' in them or above" in caplog.text
+    rows[1] |= flags  # all replies of a
+    assert asked(tmp_path, [rows[1], rows[4]], unanswered=True) == [(None, ["Is it far ?"], [])]
 
 
 # -- names of splits
@@ -251,3 +416,10 @@ def test_a_key_names_the_splits_of_a_folder(tmp_path):
         load_records(str(tmp_path), "train", names={"train": "train_stf"})
     with pytest.raises(UserError, match=r"split\.train: .*leave split out"):
         load_records(str(tmp_path / "train_sft.jsonl"), "train", names=names)
+
+
+def test_rows_of_which_no_reply_may_be_learned_are_one_error(tmp_path):
+    rows = [RATED[0], RATED[0] | {"prompt": "c"}]
+    with pytest.raises(UserError, match="no reply may be learned, 2 are left out"):
+        asked(tmp_path, rows)
+    assert len(asked(tmp_path, rows, unanswered=True)) == 2

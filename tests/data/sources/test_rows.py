@@ -23,7 +23,7 @@ from tests.parts.data_files import TWO, jsonl_bytes, load, parquet_bytes
         ({"conversation": TWO, "act": ["question", "Inform"]}, DialogueRecord(TWO, [2, 1])),
         ({"dialogue": TWO, "act": [2.0, 1.0]}, DialogueRecord(TWO, [2, 1])),
         ({"utterances": [" Hi ", "Hey"], "acts": [2, 1], "id": 7}, DialogueRecord(TWO, [2, 1], meta={"id": 7})),
-        ({"turns": [{"utterance": text, "speaker": 1} for text in TWO]}, DialogueRecord(TWO)),
+        ({"turns": [{"utterance": text, "speaker": 1} for text in TWO]}, DialogueRecord(TWO, roles=["1", "1"])),
         ({"turns": TWO, "act": ["2", "1.0"]}, DialogueRecord(TWO, [2, 1])),
         ({"dialog": TWO, "act": [None, None]}, DialogueRecord(TWO)),
         ({"dialog": TWO, "topic": "greetings"}, DialogueRecord(TWO, meta={"topic": "greetings"})),

@@ -9,6 +9,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
+from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.preferences import PreferencePair, load_pairs
 from rlhf_dialog.errors import UserError
@@ -62,6 +63,37 @@ def test_pairs_with_the_special_tokens_of_the_reward_models_template_are_left_ou
     stage.training = every[:19]
     with pytest.raises(UserError, match=r"(?s)2 of 19 rows.*line 4: .*<pad>"):
         stage.start()
+
+
+@pytest.mark.parametrize(
+    "preference",
+    [
+        {"column": "winner"},
+        {"column": "winner", "chosen_is": 1, "above": 0},
+        {"colum": "winner", "chosen_is": 1},
+        {"column": 3, "chosen_is": 1},
+        {"column": "winner", "above": "much"},
+        {"column": "winner", "chosen_is": [1]},
+        "winner",
+    ],
+)
+def test_a_wrong_preference_is_one_sentence(preference):
+    keys = {"data_path": "a", "output": "b", "model_path": "c", "preference": preference}
+    with pytest.raises(UserError) as caught:
+        load_settings(PreferenceConfig, None, keys)
+    assert "1 problem\n  preference: found" in str(caught.value)
+    assert all(word in str(caught.value) for word in ("chosen_is: VALUE", "above: NUMBER", "null"))
+
+
+def test_both_splits_are_read_by_the_preference(tmp_path):
+    rows = [{"prompt": f"{i}", "a": "x", "b": "y", "winner": i % 2} for i in range(4)]
+    for split, some in (("train", rows[:2]), ("validation", rows[2:])):
+        write_pairs(tmp_path / f"{split}.jsonl", some)
+    keys = {"columns": {"chosen": "a", "rejected": "b"}, "preference": {"column": "winner", "chosen_is": 1}}
+    config = config_of(tmp_path, [], "m", **keys)
+    config.data_path = str(tmp_path)
+    pairs = preference_model.read_pairs(config, print)
+    assert [[pair.chosen.response for pair in some] for some in pairs] == [["y", "x"], ["y", "x"]]
 
 
 def test_the_start_has_one_output_a_pad_token_and_a_new_head_of_its_width_alone(tmp_path):

@@ -69,6 +69,31 @@ def fine_tuned(config, tokenizer, rows, held_out):
     return stage
 
 
+def test_messages_of_weight_0_are_read_and_never_learned(tmp_path):
+    replies = {"broken": 0, "Good": 1, "bad": False, "Fine": None}
+    said = [{"role": "assistant", "content": text, "weight": weight} for text, weight in replies.items()]
+    messages = [one for reply in said for one in ({"role": "user", "content": "Hi"}, reply)]
+    liked = [{"prompt": "Hi", "completion": text, "label": text == "Good"} for text in replies]
+    for rows, text, learned in (
+        (
+            [{"messages": messages}],
+            "Hi<EOU> broken<EOU> Hi<EOU> Good<EOU> Hi<EOU> bad<EOU> Hi<EOU> Fine<EOU>",
+            "GoodFine",
+        ),
+        (liked, "Hi<EOU> Good<EOU>", "Good"),
+    ):
+        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        config = sft.SFTConfig(data_path=str(tmp_path / "a.jsonl"), output="x", turn_separator="<EOU>", context_size=99)
+        tokenizer = tiny.byte_tokenizer()
+        encoder = prompt_encoder(tokenizer, "<EOU>", 200)
+        (row,) = sft.merge_prefixes(
+            [sft.example(encoder, one) for one in sft.read_prompts(config, "train", None, print)]
+        )
+        assert tokenizer.decode(row["input_ids"]) == text
+        labels = tokenizer.decode([label for label in row["labels"] if label != sft.IGNORED])
+        assert labels.replace("<EOU>", "").replace(" ", "") == learned
+
+
 def test_padding_is_masked_by_length_and_has_no_label():
     """A token of the id with which rows are padded is learned where it is in a row."""
     longer = {"input_ids": [7, 0, 9], "labels": [-100, 0, 9], "length": 3}

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from rlhf_dialog.data.preferences import LONG_ENOUGH, note_keys, put_behind, read_prompt, read_side, read_sides
+from rlhf_dialog.data.preferences import LONG_ENOUGH, keys_of_turns, put_behind, read_prompt, read_side, read_sides
 from rlhf_dialog.data.sources.messages import USER_ROLES
-from rlhf_dialog.data.sources.record import BadRow, RowCounts, checked_text
+from rlhf_dialog.data.sources.record import BadRow, RowCounts, checked_text, read_flag
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.feedback.store.examples import AnswerPair, Example, RatedAnswer
@@ -18,7 +18,6 @@ OPTIONAL = {
     "kto": ("id", "user_id"),
     "dpo": ("prompt", "margin", "score_chosen", "score_rejected", "chosen_score", "rejected_score", "id", "user_id"),
 }
-LABELS = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}  # also 1 and 0
 
 
 def export_rows(examples: Iterable[Example], form: str) -> list[Row]:
@@ -49,7 +48,7 @@ def read(rows: list[tuple[str, Row]], form: str) -> ImportResult:
         imported.left_out[f"rows with {reason}"] = len(places)
     if counts.bad:
         imported.left_out[f"rows that cannot be used, the first: {counts.bad[0]}"] = len(counts.bad)
-    imported.unread = counts.unread
+    imported.unread = counts.unread.counts
     return imported
 
 
@@ -74,8 +73,8 @@ def _record(row: Row, where: str, form: str, counts: RowCounts) -> Record:
         shared = _find_shared_beginning(*answers)
         before = [("user", shared)] if shared else []
         answers = [checked_text(text.removeprefix(shared), "a reply", where) for text in answers]
-    note_keys(row, counts)
-    counts.note({"system message": [text for _, text in messages.system]}, (), in_meta=False)
+    system = [text for _, text in messages.system]
+    counts.note(keys_of_turns(row) | {"system message": system}, (), in_meta=False)
     person = None if row.get("user_id") is None else str(row["user_id"])
     place = len(before)
     turns = [ImportedTurn(number, *said) for number, said in enumerate(before)]
@@ -106,7 +105,7 @@ def _find_shared_beginning(first: str, second: str) -> str:
 
 
 def _label(value: Any, where: str) -> bool:
-    key = value.strip().lower() if isinstance(value, str) else value
-    if not isinstance(key, str | bool | int | float) or key not in LABELS:
+    liked = read_flag(value)
+    if liked is None:
         raise UserError(f"{where}: 'label' holds {value!r:.60}, wanted true (liked) or false (disliked)")
-    return LABELS[key]
+    return liked

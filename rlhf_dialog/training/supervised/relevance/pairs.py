@@ -56,7 +56,7 @@ def number_pairs(pairs: Sequence[Dialogue], table: TurnTable, seed: int, with_sa
     """The pairs, each with its true reply as `response`, as numbers."""
     contexts = table.contexts([pair.prompt_turns for pair in pairs])
     replies = table.replies([pair.response for pair in pairs])
-    dialogues = torch.tensor([pair.meta["dialogue"] for pair in pairs])
+    dialogues = torch.tensor([pair.origin_of("dialogue") for pair in pairs])
     near = near_prompts(table, contexts, dialogues, seed)
     goes_on = (dialogues.roll(-1) == dialogues) & (contexts[:, 0].roll(-1) == replies)
     following = torch.where(goes_on, replies.roll(-1), replies[near[:, 0]])
