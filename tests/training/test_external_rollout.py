@@ -60,6 +60,12 @@ def test_texts_turns_and_ids_are_the_same_episode():
     torch.testing.assert_close(r.logprobs[0], r.logprobs[1])
 
 
+def test_the_scores_of_a_model_in_float64_are_what_was_given():
+    trainer = make_trainer(double=True)
+    trainer.step_on(["a", "b"], ["x", "y"], [0.1, 1 / 3])
+    assert trainer.rollout.scores.tolist() == [0.1, 1 / 3]
+
+
 def test_prompt_and_response_may_fill_all_positions_of_the_model():
     trainer = make_trainer()
     trainer.step_on(["a"], [[3] * 254], [1.0])
