@@ -42,8 +42,8 @@ def external_rollout(
             columns = predict_columns(models, speaker, episodes, keep_features)
     with clock.measure("reward"):
         precision = torch.promote_types(torch.get_default_dtype(), responses.logprobs.dtype)
-        scores = torch.tensor(totals, dtype=precision)
-        rollout = new_rollout(episodes, columns, Scores(totals, parts={}), scores, clock)
+        given = torch.tensor(totals, dtype=precision)
+        rollout = new_rollout(episodes, columns, Scores(totals, parts={}), given, clock)
     return replace(rollout, is_sampled=False)
 
 
