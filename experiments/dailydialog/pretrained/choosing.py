@@ -52,7 +52,9 @@ def last_gain(run: Path) -> Gain:
         return Gain(0.0, 0.0, int(rows[0]["episodes"]), REFERENCE)
     gain = recent_gain(rows, num_iterations=len(rows) - len(rows) // 2)
     if gain is None:
-        raise UserError(f"{path}: neither the gain nor the scores of its newest lines have a standard error; train longer")
+        raise UserError(
+            f"{path}: neither the gain nor the scores of its newest lines have a standard error; train longer"
+        )
     return gain
 
 
