@@ -1,6 +1,7 @@
 """What a metrics.jsonl says: its lines, what is wrong with one, and what stays of it before a run goes on."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,13 @@ def scan_metrics(path: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """The metrics of a line; None if it is not UTF-8, not JSON, has no iteration, or has a value that is not a number or null."""
+    """The metrics of a line; None if it is not UTF-8, not JSON, has no iteration, or has a value that is neither null nor a
+    number, or is larger than any number of 64 bits."""
     try:
         row = json.loads(line.decode("utf-8"))
-        is_whole = type(row["iteration"]) is int and all(x is None or isinstance(x, int | float) for x in row.values())
-        return row if is_whole else None
+        numbers = [x for x in row.values() if x is not None]
+        is_whole = type(row["iteration"]) is int and all(isinstance(x, int | float) for x in numbers)
+        return row if is_whole and all(isinstance(x, float) or abs(x) <= sys.float_info.max for x in numbers) else None
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
 

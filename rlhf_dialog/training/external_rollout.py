@@ -41,7 +41,9 @@ def external_rollout(
         with clock.measure("reference"):
             columns = predict_columns(models, speaker, episodes, keep_features)
     with clock.measure("reward"):
-        rollout = new_rollout(episodes, columns, Scores(totals, parts={}), torch.tensor(totals), clock)
+        precision = torch.promote_types(torch.get_default_dtype(), responses.logprobs.dtype)
+        given = torch.tensor(totals, dtype=precision)
+        rollout = new_rollout(episodes, columns, Scores(totals, parts={}), given, clock)
     return replace(rollout, is_sampled=False)
 
 

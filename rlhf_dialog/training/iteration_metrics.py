@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.distributed.world import World
+from rlhf_dialog.evaluation.gain import OF_REWARDS, OF_WEIGHTS, SUMS, estimate_gain
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.masks import apply_mask, masked_mean, mean
 from rlhf_dialog.rewards.base import BaseReward
@@ -14,9 +15,6 @@ from rlhf_dialog.training.rollout import Clock, Rollout
 from rlhf_dialog.user_code import as_user_error
 
 Metrics = dict[str, float]
-LEAST_EFFECTIVE = 0.25  # of the episodes: (sum w)^2 / sum w^2
-MEAN_WEIGHT = (0.5, 1.5)  # expected is 1
-LARGEST_KL = 1.0  # nats per episode
 
 
 def read(*records: dict[str, Tensor]) -> list[Metrics]:
@@ -64,69 +62,61 @@ def gain_metrics(rollout: Rollout, num_responses_per_prompt: int, world: World) 
     """What the policy has gained over the reference, from the rollout alone, in all and by each part, with standard errors.
 
     `objective/gain`, `objective/gain_se`, `reward/<name>_gain` of each part, `objective/score_se`; errors are between prompts.
-
-    Of each episode, r is its reward, w = p_reference / p_policy the ratio of the probabilities of all its response tokens, and b
-    the mean reward of the other episodes of its prompt (of all other episodes where each prompt has one). mean((r - b) (1 - w))
-    is an unbiased estimate of E_policy[r] - E_reference[r], because E[w] = 1 and b does not depend on the episode: importance
-    sampling with a baseline (Owen 2013, Monte Carlo theory, methods and examples, chapter 9). Both expectations are over the same
-    prompts, so that the differences between prompts cancel.
+    And `gain_sums/`, from which `evaluation.gain` estimates the gain of several iterations.
 
     The gain is NaN where it cannot be estimated: without a reference, under top-k and top-p, for responses that the policy did
-    not sample, with dropped episodes, and where the policy is too far from the reference (`is_near`).
+    not sample, and with dropped episodes. There the sums are NaN, too.
     """
+    size = (
+        num_responses_per_prompt if len(rollout) % num_responses_per_prompt == 0 else 1
+    )  # the caller's, without groups
     parts = {name: torch.tensor(part.raw, dtype=torch.float64) for name, part in rollout.reward_scores.parts.items()}
-    names = ["objective/gain", *(f"reward/{name}_gain" for name in parts)]
-    unknown = dict.fromkeys([*names, "objective/gain_se"], math.nan)
+    prefixes = ["", *(f"{name}/" for name in parts)]
+    names = [*OF_WEIGHTS, *(prefix + name for prefix in prefixes for name in OF_REWARDS)]
+    sums = dict.fromkeys((f"{SUMS}{name}" for name in names), math.nan)
     log_ratio = apply_mask(rollout.ref_logprobs - rollout.logprobs, rollout.response_mask)
     columns = torch.stack([rollout.paid.double(), log_ratio.sum(dim=1, dtype=torch.float64)])
     paid, log_weights = columns.cpu()  # for which the host waits once
-    rewards, weights = torch.stack([paid, *parts.values()]), log_weights.exp()
-    sums = [
-        weights.sum().item(),
-        weights.square().sum().item(),
-        -log_weights.sum().item(),
-        *rewards.sum(dim=1).tolist(),
-    ]
-    dropped, episodes, *sums = world.sum_numbers([rollout.num_dropped, len(rollout), *sums])
-    if dropped:
-        return unknown | {"objective/score_se": math.nan}
-    gains = episode_gains(
-        rewards, weights, num_responses_per_prompt, torch.tensor(sums[3:], dtype=torch.float64), int(episodes)
-    )
-    num_prompts = len(rollout) // num_responses_per_prompt  # of this rank, perhaps 0
-    by_prompt = torch.cat([gains, rewards[:1]]).view(len(gains) + 1, num_prompts, num_responses_per_prompt).mean(dim=2)
-    means, errors = means_of_prompts(by_prompt, world)
-    found = dict(zip(names, means, strict=False)) | {"objective/gain_se": errors[0]}
-    is_known = rollout.is_sampled and rollout.kl_full is None and is_near(sums[:3], episodes)
-    return (found if is_known else unknown) | {"objective/score_se": errors[-1]}
+    rewards = torch.stack([paid, *parts.values()])
+    counts = [rollout.num_dropped, len(rollout), log_weights.isnan().sum().item()]
+    dropped, episodes, unread, *totals = world.sum_numbers([*counts, *rewards.sum(dim=1).tolist()])
+    score_error = math.nan
+    if not dropped:
+        of_rank = prompt_sums(rewards, log_weights, size, torch.tensor(totals, dtype=torch.float64), int(episodes))
+        of_all = world.sum_numbers(of_rank)
+        _, (score_error,) = means_of_prompts(paid.view(1, len(rollout) // size, size).mean(dim=2), world)
+        has_baseline = size > 1 or episodes > 1
+        if rollout.is_sampled and rollout.kl_full is None and not unread and has_baseline:
+            sums = dict(zip(sums, of_all, strict=True))
+    (gain, error), *others = (estimate_gain([sums], prefix) for prefix in prefixes)
+    gains = {f"reward/{name}_gain": of_part for name, (of_part, _) in zip(parts, others, strict=True)}
+    return {
+        "objective/gain": gain,
+        "objective/gain_se": error,
+        **gains,
+        "objective/score_se": score_error,
+        **sums,
+    }
 
 
-def is_near(sums: list[float], episodes: float) -> bool:
-    """Whether the policy is near enough to its reference; `sums`: of the weights, of their squares, of the KL in nats.
+def prompt_sums(
+    rewards: Tensor, log_weights: Tensor, group_size: int, totals: Tensor, num_episodes: int
+) -> list[float]:
+    """The sums over these prompts that `evaluation.gain` names, in its order, for each of the rewards (K, B).
 
-    A policy that does what the reference does once in a thousand has weights near 0 everywhere, and an estimate of nothing.
-    """
-    weights, squares, kl = sums
-    least, most = MEAN_WEIGHT
-    return (
-        weights**2 >= LEAST_EFFECTIVE * episodes * squares
-        and least * episodes <= weights <= most * episodes
-        and kl <= LARGEST_KL * episodes
-    )
-
-
-def episode_gains(rewards: Tensor, weights: Tensor, group_size: int, totals: Tensor, num_episodes: int) -> Tensor:
-    """(r - b) (1 - w) of each reward and episode (K, B); the `group_size` episodes of a prompt are neighbours.
-
+    `log_weights` (B,): log p_reference - log p_policy of each episode; the `group_size` episodes of a prompt are neighbours.
     totals (K,): the sums of the rewards over `num_episodes` episodes, those of all ranks; needed with one episode a prompt.
     """
+    groups, weights = rewards.view(len(rewards), -1, group_size), log_weights.exp().view(-1, group_size)
     if group_size > 1:
-        groups = rewards.view(len(rewards), rewards.shape[1] // group_size, group_size)
-        others = (groups.sum(dim=2, keepdim=True) - groups) / (group_size - 1)
-        baselines = others.view_as(rewards)
+        baselines = (groups.sum(dim=2, keepdim=True) - groups) / (group_size - 1)
     else:
-        baselines = (totals[:, None] - rewards) / (num_episodes - 1) if num_episodes > 1 else rewards * math.nan
-    return (rewards - baselines) * (1 - weights)
+        baselines = (totals.view(-1, 1, 1) - groups) / max(num_episodes - 1, 1)
+    excess = groups - baselines
+    d, a, w = excess.sum(dim=2), (weights * excess).sum(dim=2), weights.sum(dim=1)
+    products = torch.stack([d, a, d * d, a * a, d * a, d * w, a * w], dim=1).sum(dim=2)
+    of_weights = [w.sum().item(), (w * w).sum().item(), -log_weights.sum().item()]
+    return [len(log_weights), len(weights), *of_weights, *products.flatten().tolist()]
 
 
 def means_of_prompts(numbers: Tensor, world: World) -> tuple[list[float], list[float]]:

@@ -162,6 +162,18 @@ def test_the_forbidden_tokens_are_those_that_end_the_response(make, separator):
         assert torch.equal(left[0].isinf(), stop.find_ends(rows)), (text, written)
 
 
+def test_only_tokens_that_are_written_decide_which_ones_would_end_the_response():
+    """Behind " ##" a third # ends it; a buffer of the whole response has padding behind what is written."""
+    tokenizer = byte_tokenizer(separator_token=False)
+    stop, sampling = StopRule(Policy(script([0])), tokenizer, "###"), Sampling(min_new_tokens=5)
+    written, mark = tokenizer(" ##")["input_ids"], tokenizer("#")["input_ids"][0]
+    buffer = torch.tensor([[*written, *[tokenizer.eos_token_id] * 9]])
+    logits = torch.zeros(1, len(tokenizer))
+    found = scores_of(logits, buffer, len(written), sampling, stop, sampling.filters())
+    assert found[0, mark] == -torch.inf
+    assert found[0, written[0]] == 0.0
+
+
 LOGITS = [math.log(p) for p in (0.05, 0.4, 0.1, 0.25, 0.2)]
 
 

@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from experiments import seed_intervals
+from experiments import gain_coverage, seed_intervals
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Statistic, mean_statistic
 from rlhf_dialog.feedback.learning.gate import compare, smallest_gain
@@ -215,3 +215,19 @@ def test_the_gain_that_is_seen():
     gain = smallest_gain(float(np.mean([one.standard_error for one in nights(0.1)])), 60)
     found = sum(one.is_enough for one in nights(gain)) / NIGHTS
     assert close(found, 0.8, NIGHTS), found
+
+
+# --- the gain that a run shows
+
+
+@pytest.mark.parametrize("estimator", list(gain_coverage.GROUP_SIZES))
+@pytest.mark.parametrize(("num_replies", "num_runs"), [(64, 1000), (256, 300)])
+@pytest.mark.parametrize("distance", gain_coverage.DISTANCES)
+def test_the_gain_of_ten_iterations(distance, num_replies, num_runs, estimator):
+    """A bias of at most 2 %. The interval is too narrow far from the reference, where few replies have large weights."""
+    size = gain_coverage.GROUP_SIZES[estimator]
+    found = gain_coverage.measure("share of heads", distance, num_replies, size, num_runs)
+    least = 0.82 if distance == 1 else 0.85
+    assert max(abs(found.bias), abs(found.bias_shown)) <= 0.02, found
+    assert min(found.coverage, found.coverage_shown) >= least, found
+    assert found.shown == 1 if distance < 1 else 0.3 < found.shown < 0.7, found

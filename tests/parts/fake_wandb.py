@@ -13,6 +13,7 @@ class FakeRun:
     def __init__(self, module: "FakeWandb", words: dict[str, Any]):
         self.module, self.words, self.steps, self.is_finished = module, words, [], False
         self.tables: dict[int, SimpleNamespace] = {}
+        self.names: set[str] = set()  # of metrics
         self.dir = f"{words['dir']}/wandb/run-{len(module.runs)}-{words['id']}/files"
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
@@ -21,6 +22,7 @@ class FakeRun:
             self.tables[step] = metrics["ledger"]
         else:
             self.steps.append(step)
+            self.names |= set(metrics)
 
     def finish(self) -> None:
         self.module.fail("finish")

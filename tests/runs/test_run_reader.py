@@ -134,6 +134,7 @@ DAMAGES = [
     (b'{"iter\n', "line 4 is not"),
     (b'{"iteration": true}\n', "line 4 is not"),
     (b'{"iteration": 4, "x": [1]}\n', "line 4 is not"),
+    (b'{"iteration": 4, "x": 1' + b"0" * 400 + b"}\n", "line 4 is not"),  # no number of 64 bits
     (b"\n", "line 4 is not"),
     (b"", "line 4 is of iteration 5"),
     (b'{"iteration": 3}\n', "line 4 is of iteration 3"),

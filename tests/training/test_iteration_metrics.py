@@ -12,13 +12,13 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, Part
+from rlhf_dialog.rewards.composite import CompositeReward
 from rlhf_dialog.training import rollout as clock
 from rlhf_dialog.training.iteration_metrics import (
     dialogue_metrics,
-    episode_gains,
     gain_metrics,
-    is_near,
+    prompt_sums,
     vec_info_metrics,
 )
 from tests.parts.pretended_gpu import pretended_gpu
@@ -165,6 +165,7 @@ REWARD = {
     reply: sum((token + 1) * 0.3 for token in reply) - reply[0] * reply[1]
     for reply in itertools.product(range(3), repeat=2)
 }
+RLOO = {"advantage_estimator": "rloo", "num_responses_per_prompt": 3, "rollout_batch_size": 12}
 
 
 def pay(response):
@@ -178,6 +179,13 @@ class Letters(BaseReward):
         return [pay(dialogue.response) for dialogue in dialogues]
 
 
+class Long(BaseReward):
+    name = "long"
+
+    def __call__(self, dialogues):
+        return [len(dialogue.response) / 3 for dialogue in dialogues]
+
+
 def probability(tokens, reply):
     return math.prod(tokens[token].item() for token in reply)
 
@@ -187,64 +195,125 @@ def expected(tokens):
 
 
 @pytest.mark.parametrize("group_size", [1, 2])
-def test_over_all_pairs_of_replies_the_estimate_is_the_difference_of_the_means(group_size):
-    """Two replies, to one prompt or to two: each pair with its probability under the policy."""
-    found = 0.0
+def test_over_all_pairs_of_replies_the_sums_give_the_difference_of_the_means(group_size):
+    """Two replies, to one prompt or to two: each pair with its probability under the policy. E[D - A] is the gain of two."""
+    found = weights = 0.0
     for pair in itertools.product(REWARD, repeat=2):
         rewards = torch.tensor([[REWARD[reply] for reply in pair]], dtype=torch.float64)
-        weights = torch.tensor([probability(REFERENCE, reply) / probability(POLICY, reply) for reply in pair]).double()
-        gains = episode_gains(rewards, weights, group_size, rewards.sum(dim=1), 2)
-        found += math.prod(probability(POLICY, reply) for reply in pair) * gains.mean().item()
+        ratios = torch.tensor([probability(REFERENCE, reply) / probability(POLICY, reply) for reply in pair]).double()
+        _, _, w, _, _, d, a, *_ = prompt_sums(rewards, ratios.log(), group_size, rewards.sum(dim=1), 2)
+        of_pair = math.prod(probability(POLICY, reply) for reply in pair)
+        found += of_pair * (d - a) / 2
+        weights += of_pair * w / 2
     assert found == pytest.approx(expected(POLICY) - expected(REFERENCE), abs=1e-6)
+    assert weights == pytest.approx(1.0)
 
 
-def test_the_gain_of_a_trainer_is_that_of_plain_loops():
-    keys = {"advantage_estimator": "rloo", "num_responses_per_prompt": 3, "rollout_batch_size": 12}
-    trainer = make_trainer(Letters(), ref_seed=1, double=True, **keys)
-    rollout = collect_next(trainer)
-    found = gain_metrics(rollout, 3, World())
-    scores = [pay(dialogue.response) for dialogue in rollout.dialogues]
-    of_prompts = []
-    for first in range(0, 12, 3):
-        gains = []
-        for i in range(first, first + 3):
-            columns = (rollout.ref_logprobs, rollout.logprobs, rollout.response_mask)
-            tokens = zip(*(x[i].tolist() for x in columns), strict=True)
-            weight = math.exp(sum(reference - policy for reference, policy, is_response in tokens if is_response))
-            baseline = sum(scores[j] for j in range(first, first + 3) if j != i) / 2
-            gains.append((scores[i] - baseline) * (1 - weight))
-        of_prompts.append(sum(gains) / 3)
-    assert found["objective/gain"] == pytest.approx(sum(of_prompts) / 4, abs=1e-6)
-    assert found["reward/letters_gain"] == pytest.approx(sum(of_prompts) / 4, abs=1e-6)
-    assert found["objective/gain_se"] == pytest.approx(statistics.stdev(of_prompts) / 2, abs=1e-6)
-    means = [sum(scores[first : first + 3]) / 3 for first in range(0, 12, 3)]
-    assert found["objective/score_se"] == pytest.approx(statistics.stdev(means) / 2, abs=1e-6)
+def plain_gain(rollout, group_size, scores):
+    """By loops over replies and tokens: the sums of a line, the gain and its standard error."""
+    columns = [x.tolist() for x in (rollout.ref_logprobs, rollout.logprobs, rollout.response_mask)]
+    count, per_prompt, kl = len(scores), [], 0.0
+    for first in range(0, count, group_size):
+        d = a = w = 0.0
+        for i in range(first, first + group_size):
+            neighbours = range(first, first + group_size) if group_size > 1 else range(count)
+            others = [scores[j] for j in neighbours if j != i]
+            tokens = zip(*(x[i] for x in columns), strict=True)
+            log_weight = sum(reference - policy for reference, policy, is_response in tokens if is_response)
+            excess = scores[i] - sum(others) / len(others)
+            d, a, w, kl = d + excess, a + math.exp(log_weight) * excess, w + math.exp(log_weight), kl - log_weight
+        per_prompt.append((d, a, w))
+    num_prompts = len(per_prompt)
+    sums = {"N": count, "P": num_prompts, "kl": kl, "W": sum(w for *_, w in per_prompt)}
+    pairs = {"WW": "ww", "DD": "dd", "AA": "aa", "DA": "da", "DW": "dw", "AW": "aw"}
+    sums |= {
+        k: sum(math.prod({"d": d, "a": a, "w": w}[x] for x in v) for d, a, w in per_prompt) for k, v in pairs.items()
+    }
+    sums |= {"D": sum(d for d, *_ in per_prompt), "A": sum(a for _, a, _ in per_prompt)}
+    of_reference = sums["A"] / sums["W"]
+    residuals = [d / count - (a - of_reference * w) / sums["W"] for d, a, w in per_prompt]
+    error = math.sqrt(sum(u * u for u in residuals) * num_prompts / (num_prompts - 1))
+    return sums, sums["D"] / count - of_reference, error
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"is_sampled": False}, {"kl_full": torch.zeros(6, 5)}, {"num_dropped": 1}],
-    ids=lambda change: next(iter(change)),
-)
+def seen_by(world, rollout, group_size):
+    """What a rank finds that has a share of the prompts: the first has one, the last none."""
+    ends = {1: [0, len(rollout)], 3: [0, group_size, len(rollout), len(rollout)]}[world.size]
+    rows = list(range(*ends[world.rank : world.rank + 2]))
+    share = rollout if world.size == 1 else replace(rollout.select(rows), num_dropped=0)
+    return gain_metrics(share, group_size, world)
+
+
+def check_gain(found, rollout, group_size):
+    sums, gain, error = plain_gain(rollout, group_size, rollout.scores.tolist())
+    for name, value in sums.items():
+        assert found[f"gain_sums/{name}"] == pytest.approx(value, rel=1e-9, abs=1e-9), name
+    assert (found["objective/gain"], found["objective/gain_se"]) == pytest.approx((gain, error), rel=1e-7)
+    for name in ("letters", "long"):
+        raw = rollout.reward_scores.parts[name].raw
+        sums, gain, _ = plain_gain(rollout, group_size, raw)
+        for key in ("D", "A", "DD", "AA", "DA", "DW", "AW"):
+            assert found[f"gain_sums/{name}/{key}"] == pytest.approx(sums[key], rel=1e-9, abs=1e-9), key
+        assert found[f"reward/{name}_gain"] == pytest.approx(gain, rel=1e-7)
+    scores = rollout.scores.tolist()
+    means = [statistics.fmean(scores[i : i + group_size]) for i in range(0, len(scores), group_size)]
+    assert found["objective/score_se"] == pytest.approx(statistics.stdev(means) / math.sqrt(len(means)), rel=1e-6)
+
+
+class Both(CompositeReward):
+    def __init__(self):
+        self._set_parts([Part(0.5, Letters()), Part(2.0, Long())])
+
+
+def two_parts(**keys):
+    return make_trainer(Both(), ref_seed=1, double=True, **keys)
+
+
+@pytest.mark.parametrize(("keys", "group_size"), [(RLOO, 3), ({"rollout_batch_size": 12}, 1)], ids=["rloo", "gae"])
+def test_the_gain_of_a_trainer_is_that_of_plain_loops(keys, group_size):
+    rollout = collect_next(two_parts(**keys))
+    check_gain(gain_metrics(rollout, group_size, World()), rollout, group_size)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(("keys", "group_size"), [(RLOO, 3), ({"rollout_batch_size": 12}, 1)], ids=["rloo", "gae"])
+def test_the_gain_of_several_ranks_is_that_of_all_replies(keys, group_size):
+    rollout = collect_next(two_parts(**keys))
+    for found in in_ranks(3, seen_by, rollout, group_size):
+        check_gain(found, rollout, group_size)
+
+
+@pytest.mark.parametrize("change", ["is_sampled", "kl_full", "num_dropped", "ref_logprobs"])
 def test_where_it_is_not_known_there_is_no_number(change):
     rollout = collect_next(make_trainer(Letters(), ref_seed=1, double=True))
-    known, unknown = (gain_metrics(one, 1, World()) for one in (rollout, replace(rollout, **change)))
-    for name in ("objective/gain", "objective/gain_se", "reward/letters_gain"):
-        assert math.isfinite(known[name])
-        assert math.isnan(unknown[name])
+    no_reference = torch.full_like(rollout.logprobs, math.nan)
+    values = {"is_sampled": False, "kl_full": no_reference, "num_dropped": 1, "ref_logprobs": no_reference}
+    known, unknown = (gain_metrics(one, 1, World()) for one in (rollout, replace(rollout, **{change: values[change]})))
+    names = {"objective/gain", "objective/gain_se", "reward/letters_gain"}
+    names |= {name for name in known if name.startswith("gain_sums/")}
+    assert len(names) == 3 + 5 + 2 * 7
+    for name in names:
+        assert math.isfinite(known[name]), name
+        assert math.isnan(unknown[name]), name
 
 
-@pytest.mark.parametrize(
-    ("sums", "known"),
-    [
-        ((8.0, 8.0, 0.0), True),
-        ((8.0, 31.9, 0.0), True),  # effectively a quarter of the eight
-        ((8.0, 32.1, 0.0), False),
-        ((3.9, 2.0, 0.0), False),
-        ((12.1, 19.0, 0.0), False),
-        ((8.0, 8.0, 8.1), False),
-        ((math.inf, math.inf, 0.0), False),
-    ],
-)
-def test_a_policy_that_is_far_from_its_reference_has_no_gain(sums, known):
-    assert is_near(list(sums), 8) is known
+def test_a_policy_that_is_far_from_its_reference_has_an_estimate_as_long_as_it_is_finite():
+    """`evaluation.gain` says of ten iterations together whether they are too far."""
+    rollout = collect_next(make_trainer(Letters(), ref_seed=1, double=True))
+    far, farther = (
+        gain_metrics(replace(rollout, ref_logprobs=rollout.logprobs + x), 1, World()) for x in (-9.0, 200.0)
+    )
+    assert math.isfinite(far["objective/gain"])
+    assert far["gain_sums/kl"] == pytest.approx(9.0 * rollout.num_tokens)
+    assert math.isnan(farther["objective/gain"])
+    assert farther["gain_sums/N"] == 6
+
+
+def test_episodes_of_the_caller_need_not_come_in_groups_where_the_estimator_needs_none():
+    """Each counts by itself then; their standard error is that of three numbers."""
+    trainer = make_trainer(num_responses_per_prompt=2)
+    found = trainer.step_on(["a", "a", "b"], ["x", "y", "z"], [1.0, 2.0, 4.0])
+    assert found["objective/score_se"] == pytest.approx(statistics.stdev([1.0, 2.0, 4.0]) / math.sqrt(3))
+    assert math.isnan(found["objective/gain"])
+    pairs = trainer.step_on(["a", "a", "b", "b"], ["x", "y", "z", "x"], [1.0, 2.0, 4.0, 0.0])
+    assert pairs["objective/score_se"] == pytest.approx(statistics.stdev([1.5, 2.0]) / math.sqrt(2))

@@ -283,6 +283,19 @@ def test_kl_in_the_loss_pulls_the_policy_to_its_reference():
     assert found[-1] < 0.5 * found[0]
 
 
+def test_kl_in_the_loss_has_the_coefficient_of_the_controller():
+    """It moves away from the one of the configuration. The loss is that of the policy plus coefficient times KL."""
+    keys = {"kl_in": "loss", "kl_coef": 0.3, "ref_seed": 3, "ref_model": "another", "entropy_coef": 0.0}
+    keys |= {"advantage_estimator": "rloo", "num_responses_per_prompt": 2, "num_mini_batch": 1, "ppo_epoch": 1}
+    trainer = make_trainer(**keys)
+    for coefficient in (0.3, 2.0):
+        trainer.kl.kl_coef = coefficient
+        metrics = trainer.step()
+        assert metrics["ppo/kl_loss"] > 0.01
+        loss = metrics["ppo/policy_loss"] + coefficient * metrics["ppo/kl_loss"]
+        assert metrics["ppo/loss"] == pytest.approx(loss, rel=1e-5)
+
+
 @pytest.mark.parametrize("key", [{"use_deepspeed": True}, {"ref_ds_config": "eval_ds_config.json"}])
 def test_kl_in_the_loss_needs_the_whole_reference(key):
     with pytest.raises(UserError, match=f"kl_in: loss needs the whole reference .* {next(iter(key))}"):

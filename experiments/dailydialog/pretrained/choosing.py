@@ -1,7 +1,7 @@
 """Which of its settings each way of PPO gets, with a seed that is in no table.
 
-A score on validation prompts has an error of 0.01, which is as large as the gain of a short run. `objective/gain`, over the
-reference on the same prompts, has a tenth of it; no prompt of a short run comes a second time.
+A score on validation prompts has an error of 0.01, which is as large as the gain of a short run. The gain over the reference on
+the same prompts (`evaluation.gain`) has a tenth of it; no prompt of a short run comes a second time.
 """
 
 from pathlib import Path
@@ -11,6 +11,8 @@ from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import START
 from experiments.dailydialog.systems import System
 from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.gain import REFERENCE, Gain, recent_gain
 
 DISTINCT, LENGTH = 0.85, 0.1  # distinct-2 is at least this share of SFT's, length within this share of it
 NUMBERS = ("score", "meteor_margin", "judge_accuracy", "distinct_2", "mean_words")
@@ -27,7 +29,8 @@ def choose(scene: Scene) -> None:
     systems = {title: System.read(title, folder, [[f"{name}_0"]]) for title, name in names.items()}
     numbers = {title: {metric: one.point(metric) or 0.0 for metric in NUMBERS} for title, one in systems.items()}
     for agent in some:
-        numbers[agent.name]["gain"] = last_gain(folder.parent / agent.folder)
+        gain = last_gain(folder.parent / agent.folder)
+        numbers[agent.name] |= {"gain": gain.mean, "gain_is_over_reference": float(gain.over == REFERENCE)}
     chosen = {}
     for way in training.WAYS:
         tried = [agent.name for agent in training.setting_agents(scene, way)]
@@ -36,13 +39,23 @@ def choose(scene: Scene) -> None:
     replace_json(scene.folder("settings") / training.CHOSEN_SETTING, {"keys": chosen, "validation": numbers})
 
 
-def last_gain(run: Path) -> float:
-    """The mean of `objective/gain` over the newest half of a run's iterations; 0 where it is not known."""
+def last_gain(run: Path) -> Gain:
+    """The gain of the newest half of a run's iterations; too far from the reference, their score less that of the first.
+
+    Raises UserError for a run that has neither.
+    """
     from rlhf_dialog.runs.metrics_file import read_metrics
 
-    rows = read_metrics(run / "metrics.jsonl")
-    known = [gain for row in rows[len(rows) // 2 :] if (gain := row["objective/gain"]) is not None]
-    return sum(known) / len(known) if known else 0.0
+    path = run / "metrics.jsonl"
+    rows = read_metrics(path)
+    if len(rows) == 1:  # the policy before the first step is the reference
+        return Gain(0.0, 0.0, int(rows[0]["episodes"]), REFERENCE)
+    gain = recent_gain(rows, num_iterations=len(rows) - len(rows) // 2)
+    if gain is None:
+        raise UserError(
+            f"{path}: neither the gain nor the scores of its newest lines have a standard error; train longer"
+        )
+    return gain
 
 
 def best_of(numbers: dict[str, dict[str, float]]) -> str:

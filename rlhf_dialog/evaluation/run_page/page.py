@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from rlhf_dialog.evaluation.gain import SUMS
 from rlhf_dialog.evaluation.run_page.verdict import Row, all_signs, kl_target, verdict
 
 TEMPLATE = Path(__file__).parent / "page.html"
@@ -45,8 +46,9 @@ def thin_out(values: Sequence[float | None]) -> Values:
 
 
 def build_curves(rows: Sequence[Row]) -> dict[str, Values]:
-    """Metric -> its points, for every metric that has one, except for seconds and counters."""
-    names = dict.fromkeys(name for row in rows for name in row if name not in COUNTERS and not name.startswith("time/"))
+    """Metric -> its points, for every metric that has one, except for seconds, counters and the sums behind the gain."""
+    hidden = ("time/", SUMS)
+    names = dict.fromkeys(name for row in rows for name in row if name not in COUNTERS and not name.startswith(hidden))
     curves = {name: thin_out([row.get(name) for row in rows]) for name in names}
     return {name: values for name, values in curves.items() if any(value is not None for value in values)}
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rlhf_dialog.evaluation.gain import Gain, recent_gain
+from rlhf_dialog.evaluation.gain import MOST, REFERENCE, Gain, recent_gain
 from rlhf_dialog.evaluation.intervals import Interval, mean_statistic, unpaired_difference
 
 MIN_ITERATIONS, MIN_VALIDATIONS = 12, 4
@@ -112,9 +112,9 @@ def _findings(rows: Sequence[Row], config: dict[str, Any]) -> Iterator[Finding]:
 
 
 def finite_values(rows: Sequence[Row], name: str) -> list[float]:
-    """The finite numbers of a metric, in the order of the rows."""
+    """The finite numbers of a metric, in the order of the rows, without those that are larger than any run's."""
     values = (row.get(name) for row in rows)
-    return [float(value) for value in values if value is not None and math.isfinite(value)]
+    return [float(value) for value in values if value is not None and abs(value) < MOST]
 
 
 def kl_target(config: dict[str, Any]) -> float | None:
@@ -165,7 +165,8 @@ def _reward(values: Sequence[float]) -> Finding:
 def _gain(gain: Gain, num_iterations: int) -> Finding:
     """What the newest iterations have gained over the reference or, where that is unknown, over the first iteration."""
     sentence = f"{gain} over {gain.over}, in the newest {gain.num_replies:,} replies"
-    known = gain.over == "the reference"
+    sentence += f" ({gain.note})" if gain.note else ""
+    known = gain.over == REFERENCE
     if gain.low > 0:
         return Finding("reward", "healthy", f"The reward is higher: {sentence}.")
     if gain.high < 0:

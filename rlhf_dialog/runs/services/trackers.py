@@ -20,7 +20,7 @@ from rich.text import Text
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError, check_installed
-from rlhf_dialog.evaluation.gain import NUM_ITERATIONS, recent_gain
+from rlhf_dialog.evaluation.gain import NUM_ITERATIONS, REFERENCE, START, SUMS, recent_gain
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Run, Service
@@ -31,8 +31,8 @@ from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
 RECENT = {  # what a gain is over -> its metric and the words of the console
-    "the reference": ("objective/recent_gain", "gain"),
-    "iteration 1": ("objective/recent_change", "since iteration 1"),
+    REFERENCE: ("objective/recent_gain", "gain"),
+    START: ("objective/recent_change", "since iteration 1"),
 }
 NUM_SHOWN = 8  # metrics in the console line of an evaluation
 SHOWN_LETTERS = 100  # of a turn or reply in the console
@@ -255,10 +255,11 @@ class Trackers(OptionalOutputs):
             self.add("TensorBoard", lambda: TensorBoardTracker(folder, done))
 
     def log(self, step: int, metrics: Metrics) -> None:
-        """Log to metrics.jsonl; to the others every `log_interval` iterations, and evaluations always."""
+        """Log to metrics.jsonl; to the others every `log_interval` iterations, and evaluations always, but never `gain_sums/`."""
         self.jsonl.log(step, metrics)
         self.rows.append(metrics)
         del self.rows[1 : -NUM_ITERATIONS - 1]  # the first, the last 10, and the one before them
+        metrics = {name: value for name, value in metrics.items() if not name.startswith(SUMS)}
         if "objective/gain" in metrics and (gain := recent_gain(self.rows, self.num_responses_per_prompt)):
             name, _ = RECENT[gain.over]
             metrics = metrics | {name: gain.mean, f"{name}_half": gain.half}

@@ -195,8 +195,15 @@ def test_a_point_is_the_mean_of_the_known_numbers_of_its_neighbours(monkeypatch)
     (run,) = data_of(build_page([RunRecord("a", [{"iteration": i} for i in range(1, 8)])]))["runs"]
     assert run["iterations"] == [[1, 2], [3, 4], [5, 6], [7, 7]]
     assert [number(value) for value in (math.nan, math.inf, -math.inf, None, True, "1")] == [None] * 6
-    row = {"iteration": 1, "time_steps": 9, "episodes": 3, "time/update": 0.1, "ppo/value_loss": None}
-    assert build_curves([row | {"own/metric": 1 / 3}]) == {"own/metric": [0.333333]}  # no seconds and no counters
+    row = {
+        "iteration": 1,
+        "time_steps": 9,
+        "episodes": 3,
+        "time/update": 0.1,
+        "ppo/value_loss": None,
+        "gain_sums/N": 3.0,
+    }
+    assert build_curves([row | {"own/metric": 1 / 3}]) == {"own/metric": [0.333333]}  # no seconds, no counters, no sums
 
 
 REST = "the rest (truncation penalty, environment)"

@@ -155,7 +155,7 @@ def test_what_is_a_target_in_a_configuration(config, target):
 def test_a_run_is_judged_by_the_metrics_and_the_finite_numbers_that_it_has():
     assert list(states(rows_of(objective__score=UP, ppo__explained_variance=[None] * 12))) == ["reward"]
     assert states(rows_of(reward=UP, eval__reward=UP)) == {"reward": "healthy", "validation": "healthy"}
-    holes = [math.nan, *UP, math.inf, None]
+    holes = [math.nan, *UP, math.inf, 1e308, None]
     assert verdict(rows_of(objective__score=holes), {})[1][0].sentence.startswith("The reward rises: +4 [+1.73, +6.27]")
     assert states(rows_of(objective__score=UP, objective__entropy=[0.0] * 12)) == {"reward": "healthy"}  # no ratio to 0
 
@@ -197,7 +197,21 @@ def test_the_gain_over_the_reference_decides_where_it_is_known(gain, iterations,
     _, (finding, *_) = verdict(gain_rows([gain] * iterations, 0.03), {"num_responses_per_prompt": 4})
     assert (finding.sign, finding.state) == (sign, state)
     assert words in finding.sentence
-    assert "the reference" in finding.sentence
+    assert "over the reference" in finding.sentence
+    assert "older version" in finding.sentence  # the lines have no sums
+
+
+def test_too_far_from_the_reference_the_sentence_says_so_and_compares_scores():
+    sums = {"N": 100, "P": 25, "W": 100.0, "WW": 420.0, "kl": 101.0}
+    sums |= {"D": 0.0, "A": -5.0, "DD": 9.0, "AA": 9.0, "DA": 8.0, "DW": 0.0, "AW": -20.0}
+    rows = gain_rows([0.05] * 12, 0.03, **{f"gain_sums/{name}": value for name, value in sums.items()})
+    rows = [row | {"objective/score": 0.5 + 0.1 * (row["iteration"] > 1), "objective/score_se": 0.01} for row in rows]
+    (far, *_), (near, *_) = (verdict([row | change for row in rows], {})[1] for change in ({}, {"gain_sums/kl": 99.0}))
+    assert far.sentence.startswith("The reward is higher: +0.1 [")
+    assert "over iteration 1" in far.sentence
+    assert "unknown, too far from the reference" in far.sentence
+    assert near.sentence.startswith("The reward is higher: +0.05 [")
+    assert "far from" not in near.sentence
 
 
 def test_without_the_gain_the_first_iteration_is_what_the_score_is_compared_with():

@@ -344,3 +344,45 @@ def test_the_console_says_when_it_is_the_first_iteration_that_a_score_is_compare
         trackers.log(iteration, gain_of(iteration) | {"objective/gain": math.nan, "objective/score": iteration / 4})
     trackers.close()
     assert "since iteration 1 +0.250" in capsys.readouterr().out
+
+
+def test_the_sums_behind_the_gain_are_in_metrics_jsonl_alone(tmp_path, wandb):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    keys = config(use_tensorboard=True, use_wandb=True)
+    trackers = Trackers(keys, tmp_path, wandb=open_wandb(keys, tmp_path))
+    for iteration in (1, 2):
+        trackers.log(iteration, gain_of(iteration) | {"gain_sums/N": 64.0, "gain_sums/part/D": 0.5})
+    trackers.close()
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(line["gain_sums/N"], line["gain_sums/part/D"]) for line in lines] == [(64.0, 0.5)] * 2
+    events = accumulators.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    for names in (wandb.runs[0].names, set(events.Tags()["scalars"])):
+        assert {"objective/gain", "objective/score"} <= names
+        assert not [name for name in names if name.startswith("gain_sums")]
+
+
+def sums_of(iteration, kl):
+    """10 prompts with one reply each, near to the reference; each has gained its iteration / 100."""
+    n = {"N": 10, "P": 10, "W": 10.0, "WW": 10.1, "kl": kl * 10}
+    of_reward = {"D": 0.0, "A": -iteration / 10, "DD": 10.0, "AA": 10.0, "DA": 9.9, "DW": 0.0, "AW": 0.0}
+    return {f"gain_sums/{name}": value for name, value in (n | of_reward).items()}
+
+
+def test_the_console_shows_the_estimate_of_the_sums_also_after_a_resume_and_the_score_where_they_are_far(
+    tmp_path, capsys
+):
+    shown = {}
+    for parts in ([(0, range(1, 15))], [(0, range(1, 9)), (8, range(9, 15))]):
+        folder = tmp_path / str(len(parts))
+        folder.mkdir()
+        for done, iterations in parts:
+            trackers = Trackers(config(), folder, done)
+            for iteration in iterations:
+                kl = 9.0 if iteration == 14 else 0.4
+                trackers.log(iteration, gain_of(iteration) | sums_of(iteration, kl))
+            trackers.close()
+        shown[len(parts)] = capsys.readouterr().out.splitlines()
+    assert shown[1] == shown[2]
+    assert "gain +0.085" in shown[1][-2]  # iterations 4 to 13
+    assert "since iteration 1" in shown[1][-1]  # (9 * .4 + 9) / 10 nats

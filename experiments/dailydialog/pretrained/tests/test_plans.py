@@ -1,5 +1,7 @@
 """What is estimated, chosen, measured and aimed at, on numbers for which it is known."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,29 @@ def test_the_setting_with_the_larger_gain_wins_among_those_that_keep_near():
     for far in ({"distinct_2": 0.67}, {"mean_words": 12.0}):
         assert choosing.best_of({"start": start, "setting_1": good, "setting_2": better | far}) == "setting_1"
         assert choosing.best_of({"start": start, "setting_1": good | far, "setting_2": better | far}) == "setting_2"
+
+
+def line_of(iteration, mean, kl):
+    """A line of 10 prompts with one reply each, whose gain is `mean`."""
+    sums = {"N": 10, "P": 10, "W": 10.0, "WW": 11.0, "kl": 10 * kl}
+    sums |= {"D": 0.0, "A": -10 * mean, "DD": 9.0, "AA": 9.0, "DA": 8.0, "DW": 0.0, "AW": 0.0}
+    score = {"objective/score": iteration / 10, "objective/score_se": 0.1, "objective/gain": None}
+    return {"iteration": iteration, "episodes": 10 * iteration} | score | {f"gain_sums/{k}": x for k, x in sums.items()}
+
+
+def test_the_gain_of_a_setting_is_that_of_its_newest_half_and_never_0_for_unknown(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for kl, (mean, over) in {0.2: (0.35, "the reference"), 3.0: (0.25, "iteration 1")}.items():
+        rows = [line_of(i, mean, kl) for i, mean in enumerate((0.0, 9.0, 0.3, 0.4), 1)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        found = choosing.last_gain(tmp_path)
+        assert (found.mean, found.over) == (pytest.approx(mean), over)
+    rows = [line_of(i, 0.1, 3.0) | {"objective/score_se": None} for i in (1, 2)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match="have a standard error"):
+        choosing.last_gain(tmp_path)
+    path.write_text(json.dumps(rows[0]) + "\n")
+    assert choosing.last_gain(tmp_path).mean == 0  # before the first step
 
 
 def test_test_waits_for_what_was_chosen(scene):
