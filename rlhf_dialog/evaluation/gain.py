@@ -27,7 +27,7 @@ SUMS = "gain_sums/"
 OF_WEIGHTS, OF_REWARDS = ("N", "P", "W", "WW", "kl"), ("D", "A", "DD", "AA", "DA", "DW", "AW")
 LARGEST_KL = 1.0  # nats per reply: farther from the reference the gain is not known
 MOST = 1e70  # larger numbers, which no run has, count as unknown, because their products overflow
-REFERENCE, START = "the reference", "iteration 1"
+REFERENCE, START, FIRST_QUARTER = "the reference", "iteration 1", "the first quarter of the iterations"
 TOO_FAR = "the gain over the reference is unknown, too far from the reference"
 OLDER = "the mean of single iterations, which is biased, because lines of an older version have no `gain_sums/`"
 Row = dict[str, Any]
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 class Gain:
     """A mean over `num_replies` replies with half the width of its 95 % interval.
 
-    over: "the reference", or "iteration 1" by the difference of the scores
+    over: "the reference", or "iteration 1" or "the first quarter of the iterations" by the difference of the scores
     note: why it is not the gain over the reference, or another estimate than usual
     """
 
@@ -93,11 +93,28 @@ def recent_gain(
         mean, error, degrees, num_replies = found
         return Gain(mean, t_quantile(degrees) * error, num_replies, REFERENCE, OLDER)
     first = [(row, _new_replies({"episodes": 0}, row)) for row in rows[:1] if row["iteration"] == 1]
-    last, start = (_weighted_mean(some, "objective/score", num_responses_per_prompt) for some in (recent, first))
-    if not last or not start:
+    return _score_change(first, recent, START, note, num_responses_per_prompt)
+
+
+def quarter_change(rows: Sequence[Row], num_responses_per_prompt: int = 1, note: str = "") -> Gain | None:
+    """The score of the newest quarter of the iterations, from the first on, less that of the first quarter.
+
+    None when there are fewer than four, or when the rows have no standard errors.
+    """
+    counted = [(row, _new_replies(before, row)) for before, row in pairwise([{"episodes": 0}, *rows])]
+    size = len(counted) // 4
+    first, last = counted[:size], counted[len(counted) - size :]
+    return _score_change(first, last, FIRST_QUARTER, note, num_responses_per_prompt)
+
+
+def _score_change(
+    first: Sequence[tuple[Row, int]], last: Sequence[tuple[Row, int]], over: str, note: str, group_size: int
+) -> Gain | None:
+    end, start = (_weighted_mean(some, "objective/score", group_size) for some in (last, first))
+    if not end or not start:
         return None
-    half = t_quantile(last[2] + start[2]) * math.hypot(last[1], start[1])
-    return Gain(last[0] - start[0], half, last[3], START, note)
+    half = t_quantile(end[2] + start[2]) * math.hypot(end[1], start[1])
+    return Gain(end[0] - start[0], half, end[3], over, note)
 
 
 def estimate_gain(rows: Sequence[Row], part: str = "") -> tuple[float, float]:

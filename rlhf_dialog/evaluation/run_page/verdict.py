@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rlhf_dialog.evaluation.gain import MOST, REFERENCE, Gain, recent_gain
+from rlhf_dialog.evaluation.gain import MOST, NUM_ITERATIONS, REFERENCE, Gain, quarter_change, recent_gain
 from rlhf_dialog.evaluation.intervals import Interval, mean_statistic, unpaired_difference
 
-MIN_ITERATIONS, MIN_VALIDATIONS = 12, 4
+FEW_ITERATIONS, MIN_ITERATIONS, MIN_VALIDATIONS = 4, 12, 4
 GROWN = 0.1  # nats per token: a KL below it may grow
 JUDGED = "eval/judge_"  # begins the metrics of a judge that the reward does not contain
 Row = dict[str, Any]
@@ -85,8 +85,7 @@ def verdict(rows: Sequence[Row], config: dict[str, Any]) -> tuple[str, list[Find
     if reward.state == "healthy":
         right = "The curve is right: the reward rises, and all other signs are healthy; nothing to do."
         return f"The reward rises, but look at this: {beside}." if beside else right, findings
-    too_early = "It is too early to say whether the curve is right"
-    head = too_early if reward.state == "open" else f"The curve is not right: {reward.sign}"
+    head = reward.sentence[:-1] if reward.state == "open" else f"The curve is not right: {reward.sign}"
     return f"{head}; look also at this: {beside}." if beside else f"{head}.", findings
 
 
@@ -94,8 +93,8 @@ def _findings(rows: Sequence[Row], config: dict[str, Any]) -> Iterator[Finding]:
     rewards = next((values for name in ("objective/score", "reward") if (values := finite_values(rows, name))), [])
     group_size = config.get("num_responses_per_prompt")
     group_size = group_size if isinstance(group_size, int) and group_size > 0 else 1  # a found folder's may be anything
-    gain = recent_gain(rows, group_size) if "objective/gain" in rows[-1] else None
-    yield _gain(gain, len(rows)) if gain else _reward(rewards)
+    has_errors = not {"objective/gain", "objective/score_se"}.isdisjoint(rows[-1])
+    yield _judge_reward(rows, rewards, group_size) if has_errors else _reward(rewards)
     rises = len(rewards) >= MIN_ITERATIONS and score_change(rewards)[2]["low"] > 0
     names = (f"eval/{config.get('eval_metric', 'score')}", "eval/score", "eval/reward")
     validation = next((name for name in names if finite_values(rows, name)), None)
@@ -162,20 +161,38 @@ def _reward(values: Sequence[float]) -> Finding:
     return _trend("reward", "The reward", values, "reward falls", "reward does not rise")
 
 
+def _judge_reward(rows: Sequence[Row], values: Sequence[float], group_size: int) -> Finding:
+    """The gain over the reference; in a short run, and where it is unknown, the change of the score since the first quarter."""
+    gain = recent_gain(rows, group_size)
+    if gain and gain.over == REFERENCE and len(rows) >= NUM_ITERATIONS:
+        return _gain(gain, len(rows))
+    note = gain.note if gain and len(rows) >= NUM_ITERATIONS else ""
+    change = quarter_change(rows, group_size, note)
+    if len(rows) < FEW_ITERATIONS:
+        return Finding("reward", "open", f"{sum(finite_values(rows[-1:], 'episodes')):,.0f} replies so far.")
+    if change is None:
+        return _reward(values)
+    sentence = f"{change} from the first quarter of the iterations to the newest{f' ({note})' * bool(note)}"
+    if change.low > 0:
+        return Finding("reward", "healthy", f"The reward is higher: {sentence}.")
+    if change.high < 0:
+        return _sick("reward falls", f"The reward is lower: {sentence}")
+    return Finding("reward", "open", f"The score's change is {sentence}.")
+
+
 def _gain(gain: Gain, num_iterations: int) -> Finding:
-    """What the newest iterations have gained over the reference or, where that is unknown, over the first iteration."""
+    """What the newest iterations have gained over the reference."""
     sentence = f"{gain} over {gain.over}, in the newest {gain.num_replies:,} replies"
     sentence += f" ({gain.note})" if gain.note else ""
-    known = gain.over == REFERENCE
     if gain.low > 0:
         return Finding("reward", "healthy", f"The reward is higher: {sentence}.")
     if gain.high < 0:
-        return _sick("the policy loses" if known else "reward falls", f"The reward is lower: {sentence}")
+        return _sick("the policy loses", f"The reward is lower: {sentence}")
     if gain.missing_replies:
         sentence += f"; about {gain.missing_replies:,} more replies would show a gain of this size"
     if num_iterations < MIN_ITERATIONS:
         return Finding("reward", "open", f"No gain can be seen yet: {sentence}.")
-    return _sick("no gain yet" if known else "reward does not rise", f"No gain can be seen yet: {sentence}")
+    return _sick("no gain yet", f"No gain can be seen yet: {sentence}")
 
 
 def _validation(rows: Sequence[Row], name: str, rises: bool) -> Finding:

@@ -101,7 +101,7 @@ def test_a_reward_that_rises_beside_a_sick_sign():
 @pytest.mark.parametrize("rows", [[{"iteration": 1}], rows_of(objective__score=UP[:11])])
 def test_few_iterations_are_too_early(rows):
     headline, (reward,) = verdict(rows, {})
-    assert headline == "It is too early to say whether the curve is right."
+    assert headline == reward.sentence
     assert f"Iterations with a reward: {len(finite_values(rows, 'objective/score'))} of the 12" in reward.sentence
 
 
@@ -189,8 +189,8 @@ def gain_rows(gains, error, **keys):
         (0.05, 12, "reward", "healthy", "+0.05 ["),
         (-0.05, 12, "the policy loses", "sick", "-0.05 ["),
         (0.01, 12, "no gain yet", "sick", "more replies"),
-        (0.01, 5, "reward", "open", "more replies"),
-        (0.05, 5, "reward", "healthy", "500 replies"),
+        (0.01, 10, "reward", "open", "more replies"),
+        (0.05, 10, "reward", "healthy", "1,000 replies"),
     ],
 )
 def test_the_gain_over_the_reference_decides_where_it_is_known(gain, iterations, sign, state, words):
@@ -207,16 +207,44 @@ def test_too_far_from_the_reference_the_sentence_says_so_and_compares_scores():
     rows = gain_rows([0.05] * 12, 0.03, **{f"gain_sums/{name}": value for name, value in sums.items()})
     rows = [row | {"objective/score": 0.5 + 0.1 * (row["iteration"] > 1), "objective/score_se": 0.01} for row in rows]
     (far, *_), (near, *_) = (verdict([row | change for row in rows], {})[1] for change in ({}, {"gain_sums/kl": 99.0}))
-    assert far.sentence.startswith("The reward is higher: +0.1 [")
-    assert "over iteration 1" in far.sentence
+    assert far.sentence.startswith("The reward is higher: +0.0333 [")  # .6 - (.5 + .6 + .6) / 3
+    assert "first quarter" in far.sentence
     assert "unknown, too far from the reference" in far.sentence
     assert near.sentence.startswith("The reward is higher: +0.05 [")
     assert "far from" not in near.sentence
 
 
-def test_without_the_gain_the_first_iteration_is_what_the_score_is_compared_with():
+def test_without_the_gain_the_first_quarter_is_what_the_score_is_compared_with():
     rows = gain_rows([None] * 12, None, **{"objective/score_se": 0.01})
     rows = [row | {"objective/score": 0.5 + 0.1 * (row["iteration"] > 1)} for row in rows]
     finding = verdict(rows, {"num_responses_per_prompt": "many"})[1][0]
     assert finding.state == "healthy"
-    assert "iteration 1" in finding.sentence
+    assert "first quarter" in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("scores", "state", "words"),
+    [
+        ([0.5, 0.9, 0.9], "open", "300 replies so far"),  # of three iterations nothing is said
+        (
+            [0.5, 0.9, 0.9, 0.9],
+            "healthy",
+            "+0.4 [+0.3",
+        ),  # .4 -+ t * .03 * sqrt 2, with t of 198 degrees of freedom 1.97
+        (
+            [0.5, 0.3, 0.3, 0.4, 0.4, 0.5, 0.42, 0.42],
+            "open",
+            "+0.02 [-0.039, +0.079]",
+        ),  # .42 - .4, of 2 iterations each
+        ([0.9, 0.9, 0.9, 0.9, 0.5], "sick", "lower: -0.4 ["),
+    ],
+)
+def test_a_short_run_is_judged_by_its_score_alone_and_not_at_all_below_four_iterations(scores, state, words):
+    rows = gain_rows([0.2] * (len(scores) - 1), 0.01, **{"objective/score_se": 0.03})
+    rows = [row | {"objective/score": score} for row, score in zip(rows, scores, strict=True)]
+    headline, (finding, *_) = verdict(rows, {})
+    assert finding.state == state
+    assert words in finding.sentence
+    assert "over the reference" not in finding.sentence
+    if state == "open":
+        assert headline == finding.sentence
