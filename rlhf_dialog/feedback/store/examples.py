@@ -14,7 +14,16 @@ from sqlite3 import Row
 from typing import Any
 
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import CHANGES, HELDOUT, SAMPLES, Event, Store, StoredDialogue, as_limit
+from rlhf_dialog.feedback.store.store import (
+    CHANGES,
+    HELDOUT,
+    SAMPLES,
+    Event,
+    Store,
+    StoredDialogue,
+    as_limit,
+    check_origin,
+)
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
 JUDGEMENTS = {"thumb": 0, "score": 3}  # a larger value is a liked answer
@@ -200,7 +209,9 @@ def newest_prompts(store: Store, count: int, context_size: int, last_turn: int |
 
 def _ids(turn: Row) -> tuple[int, ...] | None:
     with damage_as_user_error(f"the store of feedback: turn {turn['id']} is damaged (", "); put a backup in its place"):
-        return tuple(parse_json(turn["token_ids"] or "[]")) or None
+        token_ids = parse_json(turn["token_ids"] or "[]")
+        check_origin(token_ids)
+    return tuple(token_ids) or None
 
 
 def training_set(
