@@ -43,6 +43,7 @@ UPDATE_TRIGGERS = tuple(
     "BEGIN SELECT RAISE(ABORT, 'the store is append-only: nothing is updated'); END"
     for table in TABLES
 )
+JSON_COLUMNS = ("token_ids", "logprobs", "sampling")
 COLUMN = re.compile(r"(\w+) (TEXT|REAL|INTEGER)\b([^,]*)")
 REMEDIES = {  # by the name of SQLite's or the system's error; of all others a backup
     "SQLITE_(BUSY|LOCKED)": "another program is writing to it; try again when it has ended",
@@ -135,10 +136,12 @@ def _check_parts(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_types(connection: sqlite3.Connection, path: Path) -> None:
-    """Raises UserError for a value that is not of its column's type, which SQLite allows."""
+    """Raises UserError for a value that is not of its column's type, which SQLite allows; who reads JSON checks it."""
     for statement in CREATE:
         wrong = []
         for name, kind, rest in COLUMN.findall(statement):
+            if name in JSON_COLUMNS:
+                continue
             types = f"'{kind.lower()}'" if "NOT NULL" in rest or "KEY" in rest else f"'{kind.lower()}', 'null'"
             wrong.append(f"WHEN typeof({name}) NOT IN ({types}) THEN '{name}'")
         if wrong:

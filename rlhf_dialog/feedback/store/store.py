@@ -276,6 +276,10 @@ class Store:
         with explain_errors(self.path):
             return self._connection().execute(statement, values).fetchall()
 
+    def each_row(self, statement: str, values: Values = ()) -> Iterator[sqlite3.Row]:
+        """The rows of a SELECT, one at a time, for a block of `reading`."""
+        return self._connection().execute(statement, values)
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """What this thread reads in the block is of one moment, also while others write or forget."""

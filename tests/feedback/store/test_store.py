@@ -273,7 +273,7 @@ def test_times_that_no_date_has_are_read_as_the_nearest_one(store):
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        *(("token_ids", text) for text in ('["a"]', "5", '{"a": 1}', "[1.5]", "[[1]]", "[true]")),
+        *(("token_ids", text) for text in ('["a"]', "5", b"x", '{"a": 1}', "[1.5]", "[[1]]", "[true]")),
         *(("logprobs", text) for text in ('["a"]', "[NaN]", "[1e999]", "[-1e999]", '"ab"', "[800]")),
         *(("sampling", text) for text in ("[1]", '{"temperature": "x"}', '{"top_p": [1]}', "3")),
     ],
