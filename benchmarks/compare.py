@@ -6,8 +6,10 @@ import os
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ TAIL = 2000
 
 
 def in_turn(options: Namespace) -> dict[str, Any]:
-    """Run our benchmark and the peer's command alternately, each in its own process.
+    """Run the peer's command and our benchmark alternately, each in its own process; `python` in it is our interpreter.
 
     Returns our result of median speed, with all pairs in `vs`. Raises UserError when one of the two fails.
     """
@@ -32,8 +34,8 @@ def in_turn(options: Namespace) -> dict[str, Any]:
         )
     pairs, results = [], []
     for number in range(options.pairs):
+        peer = peer_run(options.vs)  # first: it may not start, and ours takes minutes
         ours = own_run(options)
-        peer = peer_run(options.vs)
         pairs.append({"ours": ours["tokens_per_s"], "peer": peer, "ratio": ours["tokens_per_s"] / peer})
         results.append(ours)
         logger.info(
@@ -62,7 +64,8 @@ def own_run(options: Namespace) -> dict[str, Any]:
 
 def peer_run(command: str) -> float:
     """The peer's tokens per second. Raises UserError when it fails or does not print them."""
-    output, code = output_of(command)
+    places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    output, code = output_of(command, os.environ | {"PATH": os.pathsep.join(places)})
     speed = None if code else speed_in(output)
     if speed is None:
         what = (
@@ -74,13 +77,17 @@ def peer_run(command: str) -> float:
     return speed
 
 
-def output_of(command: str | list[str]) -> tuple[str, int]:
-    """Output and errors of a command, and its exit code. An interrupt kills the command and its children."""
+def output_of(command: str | list[str], settings: Mapping[str, str] | None = None) -> tuple[str, int]:
+    """Output and errors of a command, and its exit code. An interrupt kills the command and its children.
+
+    settings: its environment variables, by default ours
+    """
     process = subprocess.Popen(
         command,
         shell=isinstance(command, str),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        env=settings,
         text=True,
         errors="replace",
         start_new_session=True,

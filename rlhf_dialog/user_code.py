@@ -4,10 +4,12 @@ What hangs cannot be interrupted: it runs in a thread, which the caller abandons
 """
 
 import contextlib
+import ctypes
 import faulthandler
 import sys
 import sysconfig
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -19,6 +21,7 @@ from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserErr
 
 T = TypeVar("T")
 GRACE = 10.0  # seconds after the limit within which the caller must react; else the process ends itself
+TICK = 0.2  # seconds between two looks of the thread that interrupts others
 LIBRARIES = (
     Path(__file__).parent.resolve(),
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")),
@@ -61,6 +64,43 @@ class BackgroundCall(Generic[T]):
 def run_with_timeout(seconds: float, work: Callable[[], T]) -> T:
     """Return or raise what `work` does in its own thread. Raises TimeLimit after `seconds`; the thread goes on."""
     return BackgroundCall(work).result(seconds)
+
+
+_deadlines: dict[int, float] = {}  # by thread, of the blocks of `interrupted_after`
+_changes = threading.RLock()
+_interrupter: list[threading.Thread] = []  # one, which a forked process does not have
+
+
+@contextlib.contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """Raises TimeLimit in the block, in any thread, when it takes longer: between two steps of Python, never in one."""
+    ident = threading.get_ident()
+    with _changes:
+        if not (_interrupter and _interrupter[0].is_alive()):
+            _interrupter[:] = [threading.Thread(target=_interrupt_late_ones, name="rlhf_dialog limits", daemon=True)]
+            _interrupter[0].start()
+        _deadlines[ident] = time.monotonic() + seconds
+    try:
+        yield
+    finally:
+        with _changes:
+            if _deadlines.pop(ident, None) is None:  # raised, or about to be
+                _raise_in(ident, None)
+
+
+def _interrupt_late_ones() -> None:
+    while True:
+        time.sleep(TICK)
+        with _changes:
+            for ident in [ident for ident, deadline in _deadlines.items() if time.monotonic() > deadline]:
+                del _deadlines[ident]
+                _raise_in(ident, TimeLimit)
+
+
+def _raise_in(ident: int, error: type[Exception] | None) -> None:
+    """Raise the error in another thread at its next step; None: take back one that was not raised yet."""
+    raised = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), raised)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Shared by all commands: help text generated from the settings, logging, and exit codes instead of tracebacks."""
 
+import atexit
 import functools
 import inspect
 import logging
@@ -89,6 +90,15 @@ def exit_code(debug: bool, folders: Sequence[Path] = ()) -> Iterator[Ending]:
             path = _leave_traceback(folders)
             where = f"the traceback is in {path}" if path else "--debug shows the traceback"
             ending.code = _end(INTERNAL_ERROR, f"internal error, please report: {words}; {where}", debug)
+    finally:
+        atexit.unregister(_stop_at_ctrl_c)
+        atexit.register(_stop_at_ctrl_c)  # before what libraries, imported meanwhile, do at the exit
+
+
+def _stop_at_ctrl_c() -> None:
+    """While Python exits, Ctrl-C ends the process at once: what it interrupts would show a traceback."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as set by nohup
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _out_of_memory(error: Exception) -> str:

@@ -38,6 +38,7 @@ from rlhf_dialog.data.sources.record import RowCounts, refuse_rendered
 from rlhf_dialog.data.speakers import BLANK_LINE
 from rlhf_dialog.data.written_texts import MARKS
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.user_code import TimeLimit, interrupted_after
 
 logger = logging.getLogger(__name__)
 ROLES = ("assistant", "user")
@@ -50,6 +51,7 @@ BEGINS_THOUGHT = re.compile(
     re.IGNORECASE,
 )
 STRFTIME = re.compile(r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""")
+RENDER_SECONDS = 10.0
 LEAST_ROOM = 16  # tokens that a system message of the data must leave for turns
 REMEDY = "name another tokenizer, or give turn_separator a text such as <EOU>"
 
@@ -543,7 +545,7 @@ def render(
 
     `system` is the text of a system message before them; None: the template begins as it does by itself. `thinking` is the
     template's `enable_thinking`; None: the template's own default. Raises UserError when the tokenizer has no template, or when
-    the template fails.
+    the template fails or takes longer than `RENDER_SECONDS`.
     """
     if not tokenizer.chat_template:
         raise UserError(f"turn_separator: chat_template, but the tokenizer has no chat template; {REMEDY}")
@@ -557,7 +559,15 @@ def render(
     if tools := tools_of(system):
         options["tools"] = tools
     try:
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=reply is None, tokenize=False, **options)
+        with interrupted_after(RENDER_SECONDS):
+            text = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=reply is None, tokenize=False, **options
+            )
+    except TimeLimit as error:
+        raise UserError(
+            f"turn_separator: the tokenizer's chat template does not end within {RENDER_SECONDS:g} seconds on "
+            f"{len(messages)} messages; {REMEDY}"
+        ) from error
     except Exception as error:  # a template is a program, and may fail in any way
         raise UserError(
             f"turn_separator: the tokenizer's chat template fails on {len(messages)} messages: "

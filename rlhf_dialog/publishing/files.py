@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from rlhf_dialog.data.hub import MODEL_FILES
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
@@ -73,12 +75,26 @@ def published_files(folder: Path, key: str) -> Files:
     opened (`found_files`)."""
     check_files(folder)
     paths = [path for path in sorted(folder.iterdir()) if is_published(path)]
+    for path in paths:
+        if path.suffix == ".safetensors":
+            refuse_secrets(path.name, _header(path, key), key)
     return {path.name: path if path.suffix == ".safetensors" else _content(path, key) for path in paths}
 
 
 def is_published(path: Path) -> bool:
     """Whether a file of this name belongs to a model."""
     return any(fnmatch.fnmatchcase(path.name, pattern) for pattern in MODEL_FILES)
+
+
+def _header(path: Path, key: str) -> bytes:
+    """The header of a safetensors file: names, shapes and any text. Raises UserError when the file is none, or holds more."""
+    faults = (SafetensorError, OSError)
+    with (
+        damage_as_user_error(f"{key}: {path} is no safetensors file: ", "; save the model again", faults),
+        safe_open(path, "np"),  # checks that the header describes every byte behind it
+        path.open("rb") as opened,
+    ):
+        return opened.read(int.from_bytes(opened.read(8), "little"))
 
 
 def _content(path: Path, key: str) -> bytes:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import unquote
 
 from huggingface_hub import get_token
 
@@ -24,10 +25,34 @@ LOCAL_KEYS = (
     "is_local",
     "local_files_only",
 )
-TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}\b")
+TOKEN = re.compile(
+    rb"\b(?:hf_[A-Za-z0-9]{30,}|gh[oprsu]_[A-Za-z0-9]{36,}|github_pat_\w{40,}|glpat-[\w-]{20,}|sk-[\w-]{40,}"
+    rb"|xox[abeoprs]-[\w-]{20,}|AIza[\w-]{35}|(?:AKIA|ASIA)[A-Z0-9]{16}\b)"
+)
 PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----")  # PEM, OpenSSH, PGP
-SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD")  # with which the names of secret variables end
-SHORTEST = 12  # characters of a variable's value that is looked for
+NETRC = re.compile(
+    rb"\b(?:(?:machine\s+\S+|default)(?:\s+(?:login|account)\s+\S+)+\s+password\s+\S"
+    rb"|machine\s+\S+\s+password\s+\S+\s+login\s+\S)"
+)
+URL_PASSWORD = re.compile(rb"""://[^\s/?#"'`<>()\[\]{},:@]*:[^\s/?#"'`<>()\[\]{},]+@[\w\[]""")  # user:password@host
+ESCAPES = re.compile(rb"\\[bfnrt]")  # white space, as JSON writes it
+IN_VALUES = (  # passwords in URLs and connection strings that are the value of a variable, which may hold anything
+    re.compile(r"://[^\s/:@]*:(\S+?)@"),
+    re.compile(r"://[^\s/:@]*:(\S+)@"),
+    re.compile(r"(?:password|passwd|pwd|secret|key|token)=([^\s&;]+)", re.IGNORECASE),
+)
+SECRET_NAME = re.compile(  # of a variable: its last word, with numbers behind it
+    r"(?:(?:^|_)(?:PWD|PAT|PASS)|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)(?P<several>E?S)?(?:_*\d+)*\Z",
+    re.IGNORECASE,
+)
+PUBLIC_NAMES = ("PWD", "OLDPWD")  # the shell's own: working directories
+SHORTEST = 12  # characters of a secret of a variable that is looked for
+FORMS = {  # of a secret -> what it is
+    "an access token": TOKEN,
+    "a private key": PRIVATE_KEY,
+    "a password as in .netrc": NETRC,
+    "a URL with a password": URL_PASSWORD,
+}
 
 
 def without_places(text: str) -> str:
@@ -79,19 +104,32 @@ def _last_name(path: str) -> str:
 
 
 def refuse_secrets(name: str, content: bytes, key: str) -> None:
-    """Raises UserError when the content of the file `name` holds an access token, a private key, or the value of an environment
-    variable whose name says that it is secret; the secret is not shown."""
+    """Raises UserError when the content of the file `name` holds a secret in one of the `FORMS`, the Hub's token, or what
+    `_secrets_of` an environment variable; the secret is not shown."""
     token = (get_token() or "").encode()
-    found = "an access token" if TOKEN.search(content) or (len(token) > 7 and token in content) else ""
-    found = "a private key" if PRIVATE_KEY.search(content) else found
+    found = "an access token" if len(token) > 7 and token in content else ""
+    words = ESCAPES.sub(b" ", content)
+    found = next((what for what, form in FORMS.items() if form.search(words)), found)
     for variable, value in os.environ.items():
-        if variable.upper().endswith(SECRET_NAMES) and len(value.strip()) >= SHORTEST:
-            forms = {value.strip(), value.strip().replace("'", "''")}  # as it is, and as in the YAML of a card
-            forms |= {json.dumps(value.strip(), ensure_ascii=way)[1:-1] for way in (True, False)}
+        for secret in _secrets_of(variable, value.strip()):
+            forms = {secret, secret.replace("'", "''")}  # as it is, and as in the YAML of a card
+            forms |= {json.dumps(secret, ensure_ascii=way)[1:-1] for way in (True, False)}
             if any(form.encode("utf-8", "surrogateescape") in content for form in forms):
-                found = f"the value of the environment variable {variable}"
+                found = f"a secret of the environment variable {variable}"
     if found:
         raise UserError(f"{key}: {name} holds {found}, so nothing is published; remove it from the file")
+
+
+def _secrets_of(variable: str, value: str) -> set[str]:
+    """The value of an environment variable whose name says that it is secret, and the passwords of URLs in it.
+
+    Of a name in the plural, also each of the values that commas, semicolons or spaces separate.
+    """
+    passwords = [password for form in IN_VALUES for password in form.findall(value)]
+    secrets = {*passwords, *map(unquote, passwords)}
+    if variable not in PUBLIC_NAMES and (match := SECRET_NAME.search(variable)):
+        secrets |= {value, *(re.split(r"[\s,;]+", value) if match["several"] else ())}
+    return {secret for secret in secrets if len(secret) >= SHORTEST}
 
 
 def without_token(text: str) -> str:

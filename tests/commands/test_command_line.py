@@ -69,6 +69,20 @@ def exit_code_of(run, debug, folders=()):
     return ending.code
 
 
+def test_a_second_interrupt_while_python_exits_ends_the_process_without_a_traceback():
+    """It comes in what a library, imported by the command, does at the exit."""
+    code = """
+import atexit, os, signal, sys
+from rlhf_dialog.commands.command_line import exit_code
+with exit_code(debug=False) as ending:
+    atexit.register(os.kill, os.getpid(), signal.SIGINT)
+    raise KeyboardInterrupt
+sys.exit(ending.code)
+"""
+    process = start_python("-c", code, stderr=subprocess.PIPE)
+    assert (process.communicate(timeout=HANGING)[1], process.returncode) == ("interrupted\n", -signal.SIGINT)
+
+
 @pytest.mark.parametrize(("error", "code"), [(UserError("a"), 2), (RunStopped("b"), 3), (KeyboardInterrupt(), 130)])
 def test_exit_codes(error, code, capsys):
     def fail() -> None:

@@ -2,10 +2,13 @@
 
 import json
 import re
+import sys
+from argparse import Namespace
 
 import pytest
 import torch
 
+from benchmarks import compare
 from rlhf_dialog.commands import benchmark, plot_run, report
 from rlhf_dialog.commands.doctor import main as doctor
 from rlhf_dialog.commands.schema import KINDS
@@ -13,6 +16,7 @@ from rlhf_dialog.commands.schema import main as schema
 from rlhf_dialog.commands.write_dialogues import main as write_dialogues
 from rlhf_dialog.data.synthetic.exchanges import exchange_splits
 from rlhf_dialog.distributed import memory
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import device
 
 
@@ -172,3 +176,16 @@ def test_an_empty_folder_is_filled_and_nothing_is_left_beside_it(tmp_path, capsy
     assert lines == [one.to_json() for one in exchange_splits(40, 3)["test"]]
     assert "32 train, 4 validation, 4 test" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["data"]
+
+
+def test_the_peer_of_a_benchmark_runs_first_and_by_the_same_interpreter(tmp_path, monkeypatch):
+    options = Namespace(workload="R", w_data=None, pairs=1, vs="exit 3")
+    ours = []
+    monkeypatch.setattr(compare, "own_run", lambda options: ours.append(options) or {"tokens_per_s": 6.0})
+    with pytest.raises(UserError, match=r"--vs: the peer ended with exit code 3"):
+        compare.in_turn(options)
+    assert ours == []
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    (tmp_path / "peer.py").write_text(f"""import sys\nassert sys.prefix == {sys.prefix!r}\nprint('{{"tok_s": 2}}')\n""")
+    options.vs = f"python {tmp_path / 'peer.py'}"
+    assert compare.in_turn(options)["vs"]["median_ratio"] == 3

@@ -22,6 +22,7 @@ from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.token_batch import pad_left
 from rlhf_dialog.training.supervised import sft
+from rlhf_dialog.user_code import run_with_timeout
 from tests.parts.chatml import BOS, END, EOS, OPEN, PAD, START, said, spell
 from tests.parts.tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokenizer
 from tests.parts.token_batches import respond_to
@@ -43,6 +44,21 @@ def encoder_of(template: str = CHATML, max_prompt_length: int = 200) -> Template
 
 
 # prompts
+
+
+def test_a_template_that_does_not_end_on_some_text_is_interrupted_in_every_thread(monkeypatch):
+    monkeypatch.setattr("rlhf_dialog.data.chat_template.RENDER_SECONDS", 0.05)
+    nested = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    encoder = encoder_of(f"{{% if 'trap' in messages[-1].content %}}{nested}{{% endif %}}" + CHATML)
+    before = encoder.encode_prompt(["a"])
+
+    def refused() -> bool:
+        with pytest.raises(UserError, match=r"chat template does not end within .* seconds"):
+            encoder.encode_prompt(["a trap"])
+        return encoder.encode_prompt(["a"]) == before
+
+    assert refused()
+    assert run_with_timeout(60, refused)
 
 
 def test_an_oldest_turn_of_the_assistant_is_left_out_where_the_template_refuses_it():

@@ -4,7 +4,9 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AgentSettings
@@ -24,6 +26,7 @@ from tests.parts.agents import save
 from tests.parts.relevance_models import save_letters
 
 TOKEN = "hf_" + "Zz09" * 9
+GITHUB, AMAZON = "ghp_" + "Zz09" * 9, "AKIA" + "Z9" * 8
 
 
 @pytest.fixture
@@ -156,6 +159,76 @@ def test_a_secret_in_a_file_is_refused_and_not_shown(folder, monkeypatch, variab
     with pytest.raises(UserError, match=rf"--agent: chat_template\.jinja holds .*{says}") as error:
         published_files(folder, "--agent")
     assert not any(one in str(error.value) for one in ("pass", TOKEN, "b3Blbn"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        *((name, "a-secret-of-25-characters") for name in ("OPENAI_API_KEY_2", "TOKEN3", "DB_PWD", "GH_PAT", "pass")),
+        *(
+            (name, "a-secret-of-25-characters")
+            for name in ("GPG_PASSPHRASE", "AWS_CREDENTIALS", "PGPASSWORD", "APIKEY")
+        ),
+        ("API_KEYS_1", "the-first-is-another,a-secret-of-25-characters"),
+        ("DATABASE_URL", "postgres://ada:a-secret-of-25-characters@db.example/x"),
+        ("CACHE", "redis://:a%2Dsecret-of-25-characters@db:6379"),
+        ("JDBC", "jdbc:postgresql://db/x?user=ada&password=a-secret-of-25-characters&ssl=true"),
+    ],
+)
+def test_a_secret_of_a_variable_is_known_by_the_last_word_of_its_name_or_by_its_place_in_a_url(
+    monkeypatch, variable, value
+):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UserError, match=rf"vocab\.json holds .* {variable}"):
+        refuse_secrets("vocab.json", b"x a-secret-of-25-characters y", "--agent")
+
+
+@pytest.mark.parametrize("variable", ["PWD", "OLDPWD", "COMPASS", "OPENAI_API_KEY_FILE", "PATH"])
+def test_a_directory_and_words_that_only_sound_like_it_are_no_secrets(monkeypatch, variable):
+    monkeypatch.setenv(variable, "/home/ada/projects")
+    refuse_secrets("vocab.json", b"/home/ada/projects", "--agent")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"a {GITHUB}", "an access token"),
+        (f"g{GITHUB}", None),
+        (json.dumps(f"a\n{GITHUB}"), "an access token"),
+        (f"'{AMAZON}'", "an access token"),
+        (f"{AMAZON}Z", None),
+        ("machine api.example login ada password x1", "netrc"),
+        (json.dumps("machine api.example\n  login ada\n  password x1"), "netrc"),
+        ("default login ada password x1", "netrc"),
+        ("the default password of a machine, login: and password", None),
+        ("see postgres://ada:x1@db.example/x", "URL"),
+        ('{"://": 1, "a:b": 2, "@": 3, "http://host:80/a@b": 4}', None),
+    ],
+)
+def test_secrets_have_known_forms(text, says):
+    if says is None:
+        refuse_secrets("vocab.json", text.encode(), "--agent")
+    else:
+        with pytest.raises(UserError, match=rf"vocab\.json holds .*{says}"):
+            refuse_secrets("vocab.json", text.encode(), "--agent")
+
+
+def test_the_header_of_weights_is_read_for_secrets(folder):
+    save_file({"x": np.zeros(2)}, folder / "value_head.safetensors", {"format": "pt", "note": f"of {GITHUB}"})
+    with pytest.raises(UserError, match=r"value_head\.safetensors holds an access token") as error:
+        published_files(folder, "--agent")
+    assert GITHUB not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"my notes, which are longer than eight bytes", (2).to_bytes(8, "little") + b"{} and notes"],
+    ids=["empty", "text", "text behind a header"],
+)
+def test_a_file_that_is_no_safetensors_is_not_published(folder, content):
+    (folder / "notes.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match=r"--agent: .*notes\.safetensors is no safetensors file"):
+        published_files(folder, "--agent")
 
 
 def test_what_is_short_or_of_another_variable_is_no_secret(monkeypatch):

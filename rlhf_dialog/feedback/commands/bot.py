@@ -116,7 +116,7 @@ def run_status(options: BotOptions) -> None:
     settings = read_settings(bot.settings_path)
     with closing(bot.store()) as store:
         store.check()
-        examples, people = read_examples(store), store.people() - {SAMPLES}
+        examples, people = read_examples(store, with_ids=False), store.people() - {SAMPLES}
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = 140

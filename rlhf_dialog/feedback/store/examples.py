@@ -5,19 +5,23 @@ is a choice. The dialogues that are held out from birth are never trained on.
 """
 
 import random
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import groupby
 from operator import itemgetter
 from sqlite3 import Row
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import CHANGES, HELDOUT, SAMPLES, Event, Store, StoredDialogue, as_limit
+from rlhf_dialog.feedback.store.store import CHANGES, COUNTING, HELDOUT, SAMPLES, Store, as_limit, check_origin
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
 JUDGEMENTS = {"thumb": 0, "score": 3}  # a larger value is a liked answer
+NO_TURNS: tuple[str, Iterator[Row]] = ("", iter(()))
+LACKS_A_TURN = "ratings in dialogues that lack a turn"
 Prompt = tuple[str, ...]
 
 
@@ -29,8 +33,7 @@ def describe_progress(num_ratings: int, num_heldout: int, settings: BotSettings)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RatedAnswer:
+class RatedAnswer(NamedTuple):
     """An answer that somebody liked or disliked."""
 
     prompt_turns: Prompt  # all that was said before, oldest first
@@ -45,8 +48,7 @@ class RatedAnswer:
     owner: str | None = None  # who began the dialogue, where it is another person
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerPair:
+class AnswerPair(NamedTuple):
     """Two answers to one prompt, of which somebody preferred one; `ids` as in `RatedAnswer`, those of an edit's text are None."""
 
     prompt_turns: Prompt
@@ -110,72 +112,105 @@ class HeldOut(Examples):
     weights: dict[int, float] = field(default_factory=dict)
 
 
-TURNS = "SELECT * FROM turns WHERE dialogue IN (SELECT dialogue FROM feedback) ORDER BY position, id"
+EVENTS = f"""SELECT dialogue, id, turn, kind, value, text, other, person, created, {COUNTING} AS counts
+    FROM feedback WHERE id <= :upto ORDER BY dialogue, id"""
+TURNS = """SELECT dialogue, id, position, text, created, {token_ids} FROM turns
+    WHERE dialogue IN (SELECT dialogue FROM feedback WHERE id <= :upto) ORDER BY dialogue, position, id"""
 
 
-def read_examples(store: Store, upto: int | None = None) -> Examples:
-    """All labelled answers and pairs of the store as of the event `upto`. Raises UserError when the store cannot be read."""
-    turns: dict[str, list[Row]] = defaultdict(list)
-    changes: dict[str, list[Event]] = defaultdict(list)
+def read_examples(store: Store, upto: int | None = None, with_ids: bool = True) -> Examples:
+    """All labelled answers and pairs of the store as of the event `upto`; without ids where nothing is computed with them.
+
+    One dialogue is in memory at a time. Raises UserError when the store cannot be read.
+    """
+    values, left_out, examples = {"upto": as_limit(upto)}, Counter[str](), list[Example]()
+    columns = TURNS.format(token_ids="token_ids" if with_ids else "NULL AS token_ids")
     with store.reading():
-        events, dialogues = store.feedback(upto), {one.id: one for one in store.dialogues()}
-        for turn in store.rows(TURNS):
-            turns[turn["dialogue"]].append(turn)
-        for event in store.feedback(upto, newest=False):
-            changes[event.dialogue].append(event)
-    newest = {(event.person, event.turn): event.id for event in events if event.kind in JUDGEMENTS}
-    left_out, examples = Counter[str](), list[Example]()
-    for event in events:
-        if event.kind in JUDGEMENTS and newest[event.person, event.turn] != event.id:
-            left_out["older judgements of the same answer"] += 1
-            continue
-        found = _example(event, dialogues.get(event.dialogue), turns[event.dialogue], changes[event.dialogue])
-        if isinstance(found, str):
-            left_out[found] += 1
-        else:
-            examples.append(found)
+        dialogues = {one["id"]: one for one in store.rows("SELECT id, person, heldout FROM dialogues")}
+        groups = groupby(store.each_row(columns, values), itemgetter(0))
+        name, turns = next(groups, NO_TURNS)
+        for dialogue, events in groupby(store.each_row(EVENTS, values), itemgetter(0)):
+            has_turns = name == dialogue
+            rated = _RatedDialogue(dialogues.get(dialogue), list(turns) if has_turns else [], list(events))
+            for event in rated.events:
+                found = rated.example(event) if event["counts"] else None
+                if isinstance(found, str):
+                    left_out[found] += 1
+                elif found is not None:
+                    examples.append(found)
+            if has_turns:
+                name, turns = next(groups, NO_TURNS)
     return Examples(*_split(examples), dict(left_out))
 
 
-def _example(
-    event: Event, dialogue: StoredDialogue | None, turns: Sequence[Row], events: Sequence[Event]
-) -> Example | str:
-    """What an event says of an answer, or why it says nothing to learn from."""
-    if event.kind == "dialogue_score":
-        return "scores of a whole dialogue"
-    by_id = {turn["id"]: turn for turn in turns}
-    answer, other = by_id.get(event.turn), by_id.get(event.other)
-    prompt = () if answer is None else turns_before(turns, answer, events)
-    lacks_other = event.kind == "choice" and other is None
-    if dialogue is None or answer is None or lacks_other or len(prompt) < answer["position"]:
-        return "ratings in dialogues that lack a turn"
-    if event.kind == "score" and event.value == 3:
-        return "scores of 3, which say neither"
-    if not prompt:
-        return "answers to nothing"
-    origin: dict[str, Any] = {"kind": event.kind, "person": event.person, "dialogue": dialogue.id, "event": event.id}
-    origin |= {"heldout": dialogue.heldout, "owner": None if dialogue.person == event.person else dialogue.person}
-    if event.kind in JUDGEMENTS:
-        is_liked = (event.value or 0) > JUDGEMENTS[event.kind]
-        return RatedAnswer(prompt, answer["text"], is_liked, ids=_ids(answer), **origin)
-    chosen, chosen_ids = (answer["text"], _ids(answer)) if other else (event.text or "", None)
-    rejected = other or answer
-    if chosen.strip() == rejected["text"].strip():
-        return "edits that change nothing"
-    return AnswerPair(prompt, chosen, rejected["text"], chosen_ids=chosen_ids, rejected_ids=_ids(rejected), **origin)
+class _RatedDialogue:
+    """A dialogue, or None where it is missing, with its turns by position and all events on it, of which some count."""
+
+    def __init__(self, dialogue: Row | None, turns: Sequence[Row], events: Sequence[Row]):
+        self.dialogue, self.turns, self.events = dialogue, turns, events
+        _, ids, positions, texts, *_ = zip(*turns, strict=True) if turns else ((),) * 4
+        self.by_id = dict(zip(ids, turns, strict=True))
+        self.newest = {
+            (person, turn): number
+            for _, number, turn, kind, _, _, _, person, _, counts in events
+            if counts and kind in JUDGEMENTS
+        }
+        in_order = positions == tuple(range(len(turns))) and ids == tuple(sorted(ids))
+        is_plain = in_order and not any([event["kind"] in CHANGES for event in events])
+        self.texts = texts if is_plain else ()  # nothing was replaced
+
+    def example(self, event: Row) -> Example | str:
+        """What an event that counts says of an answer, or why it says nothing to learn from."""
+        _, number, turn, kind, value, text, other_id, person, _, _ = event
+        if kind in JUDGEMENTS and self.newest[person, turn] != number:
+            return "older judgements of the same answer"
+        if kind == "dialogue_score":
+            return "scores of a whole dialogue"
+        answer, other = self.by_id.get(turn), self.by_id.get(other_id)
+        if self.dialogue is None or answer is None or (kind == "choice" and other is None):
+            return LACKS_A_TURN
+        position = answer["position"]
+        prompt = self.texts[:position] or turns_before(self.turns, answer, self.events)
+        if len(prompt) < position:
+            return LACKS_A_TURN
+        if kind == "score" and value == 3:
+            return "scores of 3, which say neither"
+        if not prompt:
+            return "answers to nothing"
+        name, owner, heldout = self.dialogue
+        kind, person = sys.intern(kind), sys.intern(person)
+        origin = (kind, person, name, number)
+        whose = (bool(heldout), None if owner == person else sys.intern(owner))
+        if kind in JUDGEMENTS:
+            return RatedAnswer(prompt, answer["text"], (value or 0) > JUDGEMENTS[kind], *origin, _ids(answer), *whose)
+        chosen, chosen_ids = (answer["text"], _ids(answer)) if other else (text or "", None)
+        rejected = other or answer
+        if chosen.strip() == rejected["text"].strip():
+            return "edits that change nothing"
+        return AnswerPair(prompt, chosen, rejected["text"], *origin, chosen_ids, _ids(rejected), *whose)
 
 
-def turns_before(turns: Sequence[Row], answer: Row, events: Sequence[Event]) -> Prompt:
-    """The turns before `answer` as it was given: at each position what was written, chosen or edited last until then.
+def _ids(turn: Row) -> tuple[int, ...] | None:
+    if turn["token_ids"] is None:
+        return None
+    with damage_as_user_error(f"the store of feedback: turn {turn['id']} is damaged (", "); put a backup in its place"):
+        token_ids = parse_json(turn["token_ids"])
+        check_origin(token_ids)
+    return tuple(token_ids) or None
+
+
+def turns_before(turns: Sequence[Row], answer: Row, events: Sequence[Row]) -> Prompt:
+    """What was said before an answer was given: of each earlier position the text that was written, chosen or edited last until
+    then.
 
     `events`: the dialogue's by id, also those that no longer count. Empty where a turn is missing.
     """
     by_id = {turn["id"]: turn for turn in turns}
     written = [(turn["created"], turn["position"], turn["text"]) for turn in turns if turn["id"] < answer["id"]]
     for event in events:
-        turn = by_id.get(event.turn)
-        if event.kind in CHANGES and turn is not None and event.created <= answer["created"]:
-            written.append((event.created, turn["position"], event.text or turn["text"]))
+        turn = by_id.get(event["turn"])
+        if event["kind"] in CHANGES and turn is not None and event["created"] <= answer["created"]:
+            written.append((event["created"], turn["position"], event["text"] or turn["text"]))
     at = {place: text for _, place, text in sorted(written, key=itemgetter(0)) if place < answer["position"]}
     return tuple(at[place] for place in sorted(at)) if len(at) == answer["position"] else ()
 
@@ -191,16 +226,12 @@ def newest_prompts(store: Store, count: int, context_size: int, last_turn: int |
         for number, dialogue in store.rows(statement, (as_limit(last_turn),)):
             turns = store.rows("SELECT * FROM turns WHERE dialogue = ? ORDER BY position, id", (dialogue,))
             answer = next(turn for turn in turns if turn["id"] == number)
-            if prompt := turns_before(turns, answer, store.feedback(newest=False, dialogue=dialogue)):
+            events = store.rows("SELECT * FROM feedback WHERE dialogue = ? ORDER BY id", (dialogue,))
+            if prompt := turns_before(turns, answer, events):
                 prompts.setdefault(prompt[-context_size:])
             if len(prompts) == count:
                 break
     return list(prompts)
-
-
-def _ids(turn: Row) -> tuple[int, ...] | None:
-    with damage_as_user_error(f"the store of feedback: turn {turn['id']} is damaged (", "); put a backup in its place"):
-        return tuple(parse_json(turn["token_ids"] or "[]")) or None
 
 
 def training_set(

@@ -1,5 +1,7 @@
 """The tables of the store, and what SQLite's errors mean."""
 
+import errno
+import re
 import secrets
 import sqlite3
 from collections.abc import Iterator
@@ -41,15 +43,13 @@ UPDATE_TRIGGERS = tuple(
     "BEGIN SELECT RAISE(ABORT, 'the store is append-only: nothing is updated'); END"
     for table in TABLES
 )
-CHANGE_PERMISSIONS = "change the permissions of the file and its folder"
-FREE_SPACE = "nothing was stored; free some space, then try again"
-REMEDIES = {  # by words of an error
-    "locked": "another program is writing to it; try again when it has ended",
-    "full": FREE_SPACE,
-    "No space": FREE_SPACE,
-    "readonly": CHANGE_PERMISSIONS,
-    "Permission": CHANGE_PERMISSIONS,
-    "unable to open": CHANGE_PERMISSIONS,
+JSON_COLUMNS = ("token_ids", "logprobs", "sampling")
+COLUMN = re.compile(r"(\w+) (TEXT|REAL|INTEGER)\b([^,]*)")
+REMEDIES = {  # by the name of SQLite's or the system's error; of all others a backup
+    "SQLITE_(BUSY|LOCKED)": "another program is writing to it; try again when it has ended",
+    "SQLITE_(FULL|IOERR(?!_(READ|SHORT_READ|CORRUPTFS|DATA)))|ENOSPC|EDQUOT|EFBIG": "the disk is full, or a quota or limit is "
+    "reached: nothing was stored or lost; free some space, then try again",
+    "SQLITE_(READONLY|CANTOPEN|PERM)|EACCES|EPERM|EROFS": "change the permissions of the file and its folder",
 }
 
 
@@ -111,13 +111,47 @@ def prepare(path: Path) -> dict[str, str]:
                 f"{path}: has schema version {version}, but this program knows versions up to {SCHEMA_VERSION}; "
                 "update rlhf-dialog"
             )
-        if not set(CREATE) <= {row["sql"] for row in connection.execute("SELECT sql FROM sqlite_master")}:
-            raise UserError(f"{path}: is not a store of feedback, or is damaged; put a backup in its place")
+        _check_parts(connection, path)
         connection.execute("PRAGMA journal_mode=WAL")
+        _check_types(connection, path)
         meta = {row["key"]: row["value"] for row in connection.execute("SELECT key, value FROM meta")}
     if not {"bot", "salt"} <= set(meta):
         raise UserError(f"{path}: is damaged: it has no bot or no salt; put a backup in its place")
     return meta
+
+
+def _check_parts(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises UserError when the database lacks a table or an index of a store, or has a part that a store has not."""
+    found = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    if not set(CREATE) <= {part["sql"] for part in found}:
+        raise UserError(f"{path}: is not a store of feedback, or is damaged; put a backup in its place")
+    ours = {*CREATE, *UPDATE_TRIGGERS, *DELETE_TRIGGERS.values(), None, "CREATE TABLE sqlite_sequence(name,seq)"}
+    for part in found:  # an index without a statement is that of a key
+        is_statistics = part["type"] == "table" and part["name"].startswith("sqlite_stat")  # of ANALYZE
+        if part["sql"] not in ours and not is_statistics:
+            raise UserError(
+                f"{path}: has the {part['type']} {part['name']!r:.60}, which a store of feedback has not and which may change "
+                "what is stored; drop it if it is yours, else do not use this store"
+            )
+
+
+def _check_types(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises UserError for a value that is not of its column's type, which SQLite allows; who reads JSON checks it."""
+    for statement in CREATE:
+        wrong = []
+        for name, kind, rest in COLUMN.findall(statement):
+            if name in JSON_COLUMNS:
+                continue
+            types = f"'{kind.lower()}'" if "NOT NULL" in rest or "KEY" in rest else f"'{kind.lower()}', 'null'"
+            wrong.append(f"WHEN typeof({name}) NOT IN ({types}) THEN '{name}'")
+        if wrong:
+            table = statement.split()[2]
+            query = f"SELECT rowid AS number, CASE {' '.join(wrong)} END AS name FROM {table} WHERE name IS NOT NULL LIMIT 1"
+            if row := connection.execute(query).fetchone():
+                raise UserError(
+                    f"{path}: is damaged: row {row['number']} of {table} has a value of another type in the column "
+                    f"{row['name']}; put a backup in its place"
+                )
 
 
 def copy(connection: sqlite3.Connection, path: Path) -> None:
@@ -136,5 +170,8 @@ def explain_errors(path: Path) -> Iterator[None]:
         raise
     except (sqlite3.DatabaseError, OSError, UnicodeDecodeError) as error:
         text = " ".join(str(error).split())
-        remedy = next((remedy for words, remedy in REMEDIES.items() if words in text), "put a backup in its place")
+        name = getattr(error, "sqlite_errorname", None) or errno.errorcode.get(getattr(error, "errno", None) or 0, "")
+        remedy = next(
+            (remedy for names, remedy in REMEDIES.items() if re.match(names, name)), "put a backup in its place"
+        )
         raise UserError(f"{path}: {text}; {remedy}") from error

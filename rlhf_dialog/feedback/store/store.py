@@ -18,11 +18,13 @@ from rlhf_dialog.feedback.store.schema import explain_errors, transaction
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 
 SPEAKERS = ("user", "agent")
+LOWEST = -1e9  # of a log-probability
 CHANGES = ("edit", "choice")  # of what the dialogue goes on with
 KINDS = ("thumb", "score", "edit", "choice", "dialogue_score", "withdrawn")
 VALUES = {"thumb": (1, -1), "score": (1, 2, 3, 4, 5), "dialogue_score": (1, 2, 3, 4, 5)}
 Values = Sequence[Any] | dict[str, Any]
 HELDOUT = 5  # one dialogue of five
+LATEST = 253402300799.0  # the last second of the year 9999
 SAMPLES = "0" * 16  # in the place of a person's hash: ratings that were made up to try things out
 # SQL: a row counts as of the event `:upto` if it was not withdrawn, and no newer one of the same person, turn (or dialogue) and
 # kind replaces it; a choice replaces one between the same two answers.
@@ -192,7 +194,8 @@ class Store:
         wanted = "id <= :upto" if dialogue is None else "id <= :upto AND dialogue = :dialogue"
         wanted += f" AND {COUNTING}" if newest else ""
         statement = f"SELECT * FROM feedback WHERE {wanted} ORDER BY id"
-        return [Event(**dict(row)) for row in self.rows(statement, {"dialogue": dialogue, "upto": as_limit(upto)})]
+        rows = self.rows(statement, {"dialogue": dialogue, "upto": as_limit(upto)})
+        return [Event(**{**dict(row), "created": as_time(row["created"])}) for row in rows]
 
     def list_dialogues(self, person: str, limit: int = 50) -> list[tuple[StoredDialogue, str]]:
         """A person's newest dialogues, newest first, each with the first words in it; `person` is their random id."""
@@ -241,14 +244,14 @@ class Store:
             )
             for statement in schema.DELETE_TRIGGERS.values():
                 connection.execute(statement)
-        with explain_errors(self.path):
+        done = "the rows are removed, but their bytes are still in the file"
+        try:
             self._connection().execute("VACUUM")
             busy = self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            raise UserError(f"{self.path}: {done} ({error}); free some space, then run forget again") from error
         if busy:
-            raise UserError(
-                f"{self.path}: the rows are removed, but another program is reading, so their bytes are still in the file; "
-                "run forget again when it has ended"
-            )
+            raise UserError(f"{self.path}: {done}: another program is reading; run forget again when it has ended")
         return removed
 
     def check(self) -> None:
@@ -272,6 +275,10 @@ class Store:
         """The rows of a SELECT."""
         with explain_errors(self.path):
             return self._connection().execute(statement, values).fetchall()
+
+    def each_row(self, statement: str, values: Values = ()) -> Iterator[sqlite3.Row]:
+        """The rows of a SELECT, one at a time, for a block of `reading`."""
+        return self._connection().execute(statement, values)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -303,7 +310,12 @@ class Store:
 
 
 def _dialogue(row: sqlite3.Row) -> StoredDialogue:
-    return StoredDialogue(row["id"], row["started"], row["person"], row["source"], bool(row["heldout"]))
+    return StoredDialogue(row["id"], as_time(row["started"]), row["person"], row["source"], bool(row["heldout"]))
+
+
+def as_time(seconds: float) -> float:
+    """Seconds of the epoch as they are stored, in the years that a date can have."""
+    return min(max(seconds, 0.0), LATEST)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -319,7 +331,26 @@ def _turn(row: sqlite3.Row) -> StoredTurn:
     given = [key for key in ("token_ids", "logprobs", "sampling") if row[key] is not None]
     with damage_as_user_error(f"the store of feedback: turn {row['id']} is damaged (", "); put a backup in its place"):
         read = {key: parse_json(row[key]) for key in given}
-    return StoredTurn(**{**dict(row), **read})
+        check_origin(**read)
+    return StoredTurn(**{**dict(row), **read, "created": as_time(row["created"])})
+
+
+def check_origin(token_ids: Any = None, logprobs: Any = None, sampling: Any = None) -> None:
+    """Raises ValueError when what an answer was sampled from has other types, or log-probabilities that cannot be."""
+    if not all(type(one) is int for one in _list(token_ids)):
+        raise ValueError("token_ids are not whole numbers")
+    if not all(type(one) in (int, float) and LOWEST < one < 1 for one in _list(logprobs)):
+        raise ValueError("logprobs are not logarithms of probabilities")
+    if not isinstance(sampling, dict | None) or not all(
+        type((sampling or {}).get(name, 1)) in (int, float, bool) for name in ("temperature", "top_k", "top_p")
+    ):
+        raise ValueError("sampling is not a mapping with numbers")
+
+
+def _list(found: Any) -> list[Any]:
+    if not isinstance(found, list | None):
+        raise ValueError("a value is no list")
+    return found or []
 
 
 def insert_turn(connection: sqlite3.Connection, row: Sequence[Any]) -> int:

@@ -3,6 +3,7 @@
 import contextlib
 import random
 import sqlite3
+import tracemalloc
 from collections import Counter
 from contextlib import closing
 from fractions import Fraction
@@ -24,7 +25,7 @@ from rlhf_dialog.feedback.store.examples import (
     training_set,
 )
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import Rating, Store
+from rlhf_dialog.feedback.store.store import Rating, Store, insert_event, insert_turn
 from tests.parts.bots import exchange as talk
 
 COUNTS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=2), st.integers(1, 200), min_size=1, max_size=12)
@@ -118,15 +119,15 @@ def test_what_is_forgotten_while_it_is_read_is_read_whole(store, monkeypatch):
     monkeypatch.setattr("rlhf_dialog.feedback.store.schema.BUSY_TIMEOUT", 0.01)
     dialogue, (turn,) = talk(store)
     store.add_feedback(dialogue, "p", Rating("thumb", turn=turn, value=1))
-    rows, other = store.rows, Store(store.path)
+    each_row, other = store.each_row, Store(store.path)
 
     def meanwhile(statement, values=()):
-        if statement.startswith("SELECT * FROM turns"):
+        if "FROM turns" in statement:
             with contextlib.suppress(UserError):  # the bytes stay while somebody reads
                 other.forget(other.hash_person("p"))
-        return rows(statement, values)
+        return each_row(statement, values)
 
-    monkeypatch.setattr(store, "rows", meanwhile)
+    monkeypatch.setattr(store, "each_row", meanwhile)
     assert len(read_examples(store)) == 1
     assert len(read_examples(store)) == 0
     other.close()
@@ -151,6 +152,23 @@ def test_ratings_in_dialogues_that_lack_a_turn_are_counted(store, lost):
     found = read_examples(store)
     assert (found.left_out, len(found)) == ({"ratings in dialogues that lack a turn": count}, 3 - count)
     assert all(len(prompt) in (1, 3) for prompt in newest_prompts(store, 9, 9))
+
+
+def test_only_one_dialogue_is_in_memory_and_only_the_columns_that_are_needed(store):
+    with store.writing() as connection:
+        for number in range(200):
+            connection.execute("INSERT INTO dialogues VALUES (?, 1, 'p', 'page', 0)", (f"d{number}",))
+            for position, speaker in enumerate(("user", "agent")):
+                long = "[" + "-0.5, " * 3000 + "-0.5]"
+                insert_turn(connection, (f"d{number}", position, speaker, "Hi", "[1]", long, "{}", "0001", 1.0))
+            insert_event(connection, (f"d{number}", 2 * number + 2, "thumb", 1, None, None, "p", 1.0))
+    tracemalloc.start()
+    found = read_examples(store, with_ids=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(found), {one.ids for one in found.answers}) == (200, {None})
+    assert {one.ids for one in read_examples(store).answers} == {(1,)}
+    assert peak < 10**6  # the log-probabilities are 7 MB
 
 
 def test_held_out_dialogues_are_never_trained_on(store):

@@ -102,6 +102,36 @@ def test_an_export_into_another_bot_and_back(store, tmp_path):
     copy.close()
 
 
+@pytest.mark.parametrize(
+    "value", ["Infinity", "-Infinity", "NaN", "1e400", "1" + "0" * 400, "3e11", "-1", '"now"', "true"]
+)
+@pytest.mark.parametrize("place", ["started", "turn", "event"])
+def test_a_time_that_no_date_has_is_a_bad_row_and_nothing_is_added(store, tmp_path, place, value):
+    dialogue, (answer,) = exchange(store)
+    store.add_feedback(dialogue, "ann", Rating("thumb", turn=answer, value=1))
+    (row,) = native.export_rows(store)
+    {"started": row["dialogue"], "turn": row["turns"][1], "event": row["feedback"][0]}[place][
+        "started" if place == "started" else "created"
+    ] = "TIME"
+    path = jsonl(tmp_path / "export.jsonl", [row])
+    path.write_text(path.read_text().replace('"TIME"', value))
+    copy = Store.create(tmp_path / "other.sqlite")
+    with pytest.raises(UserError, match=r"export.jsonl.*: is damaged \(.*time"):
+        import_file(copy, path)
+    assert native.export_rows(copy) == []
+    copy.close()
+
+
+@pytest.mark.parametrize("text", [5, ["a"], {"a": 1}, True])
+def test_a_reason_that_is_no_text_is_a_bad_row(store, tmp_path, text):
+    dialogue, (answer,) = exchange(store)
+    store.add_feedback(dialogue, "ann", Rating("thumb", turn=answer, value=1))
+    (row,) = native.export_rows(store)
+    row["feedback"][0]["text"] = text
+    with pytest.raises(UserError, match=r"export.jsonl.*: is damaged \(.*text"):
+        import_file(store, jsonl(tmp_path / "export.jsonl", [row]))
+
+
 def test_people_of_this_bot_stay_who_they_are(store, tmp_path):
     dialogue = store.begin("ann", "terminal")
     store.add_feedback(dialogue, "ann", Rating("dialogue_score", value=5))

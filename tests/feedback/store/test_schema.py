@@ -62,6 +62,55 @@ def test_what_is_not_a_store_or_a_newer_one(tmp_path, path):
     refused(path, "no bot or no salt")
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER x AFTER INSERT ON feedback BEGIN UPDATE turns SET text = '' WHERE id = new.turn; END",
+        "CREATE TRIGGER turns_keep AFTER INSERT ON turns BEGIN SELECT 1; END",
+        "CREATE TABLE x (y)",
+        "CREATE VIEW x AS SELECT * FROM turns",
+        "CREATE INDEX x ON turns (text)",
+        "CREATE VIRTUAL TABLE x USING fts5(y)",
+    ],
+)
+def test_a_store_with_more_parts_than_ours_is_refused(path, statement):
+    with closing(sqlite3.connect(path)) as plain:
+        plain.execute(statement)
+    refused(path, r"has the (trigger|table|view|index) '(x|turns_keep)")
+
+
+def test_statistics_of_sqlite_are_no_other_part(path):
+    with closing(sqlite3.connect(path)) as plain:
+        plain.execute("ANALYZE")
+    Store(path).close()
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        *(("dialogues", column, b"x") for column in ("id", "started", "person", "source", "heldout")),
+        *(("turns", column, b"x") for column in ("position", "text", "version")),
+        *(("feedback", column, b"x") for column in ("kind", "value", "text", "person")),
+        *(("dialogues", column, "x") for column in ("started", "heldout")),
+        *[("dialogues", "id", None), ("turns", "position", "x"), ("turns", "created", "x"), ("feedback", "turn", "x")],
+        *[("feedback", "value", "x"), ("feedback", "other", "x"), ("meta", "value", b"x"), ("turns", "position", 0.5)],
+    ],
+)
+def test_a_value_of_another_type_is_named(path, table, column, value):
+    rows = {
+        "meta": {"key": "k", "value": "v"},
+        "dialogues": {"id": "d", "started": 1.0, "person": "p", "source": "page", "heldout": 0},
+        "turns": {"dialogue": "d", "position": 0, "speaker": "user", "text": "Hi", "created": 1.0},
+        "feedback": {"dialogue": "d", "kind": "thumb", "value": 1, "person": "p", "created": 1.0},
+    }
+    row = {**rows[table], column: value}
+    with closing(sqlite3.connect(path)) as plain, plain:
+        plain.execute(
+            f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())
+        )
+    refused(path, rf"row \d+ of {table} .* column {column}; put a backup in its place")
+
+
 def test_a_stored_file_of_every_version_opens(tmp_path):
     with closing(sqlite3.connect(tmp_path / "old.sqlite")) as plain:
         plain.executescript((Path(__file__).parent / "stores" / "version_1.sql").read_text(encoding="utf-8"))

@@ -1,13 +1,17 @@
 """The store: what is kept, what counts, what is refused, and what is gone after `forget`."""
 
 import hashlib
+import json
 import random
+import resource
 import sqlite3
+import time
 from contextlib import closing
 
 import pytest
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.formats import native
 from rlhf_dialog.feedback.store.store import Rating, Store, TurnOrigin, insert_event
 from tests.parts.bots import exchange
 
@@ -204,7 +208,7 @@ def test_a_full_disk_and_a_file_that_may_not_be_written(store):
     dialogue, answer = talk(store)
     pages = store.rows("PRAGMA page_count")[0][0]
     store.rows(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(UserError, match="nothing was stored; free some space"):
+    with pytest.raises(UserError, match=r"disk is full.* nothing was stored or lost; free some space"):
         store.add_feedback(dialogue, ANN, Rating("edit", turn=answer, text="a long answer " * 5000))
     assert store.feedback() == []
     store.rows("PRAGMA max_page_count=1000000")
@@ -212,6 +216,76 @@ def test_a_full_disk_and_a_file_that_may_not_be_written(store):
     store.rows("PRAGMA query_only=ON")
     with pytest.raises(UserError, match="permissions"):
         store.begin(ANN, "terminal")
+
+
+def test_a_disk_that_refuses_the_next_byte_is_full_and_no_backup_is_advised(store, limited_files):
+    dialogue, answer = talk(store)
+    before = native.export_rows(store)
+    limited_files(store.path.stat().st_size + 40_000)
+    with pytest.raises(UserError, match="the disk is full") as caught:
+        store.add_feedback(dialogue, ANN, Rating("edit", turn=answer, text="a long answer " * 50_000))
+    assert "backup" not in str(caught.value)
+    store.close()
+    limited_files(1000)
+    with pytest.raises(UserError, match="the disk is full") as caught:
+        Store(store.path)
+    assert "backup" not in str(caught.value)
+    limited_files(resource.RLIM_INFINITY)
+    assert native.export_rows(Store(store.path))[0]["turns"] == before[0]["turns"]
+
+
+@pytest.fixture
+def limited_files():
+    """Limits the bytes of every file, which is what a quota does."""
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def test_who_is_forgotten_on_a_full_disk_is_forgotten_and_the_rest_is_said(store, limited_files):
+    talk(store)
+    for _ in range(100):
+        talk(store, BOB, answer="an answer " * 200)
+    store.close()  # nothing is left in the log, which the whole file would have to pass
+    limited_files(100_000)
+    with pytest.raises(UserError, match=r"rows are removed.*bytes are still in the file.*run forget again"):
+        store.forget(store.hash_person(ANN))
+    assert store.people() == {store.hash_person(BOB)}
+    limited_files(resource.RLIM_INFINITY)
+    assert store.forget(store.hash_person(ANN)) == 0
+    assert b"Inside , please ." not in bytes_on_disk(store)
+
+
+def test_times_that_no_date_has_are_read_as_the_nearest_one(store):
+    dialogue, answer = talk(store)
+    with closing(sqlite3.connect(store.path)) as plain, plain:
+        plain.execute(
+            "INSERT INTO feedback VALUES (NULL, ?, ?, 'thumb', 1, NULL, NULL, 'p', 9e999)", (dialogue, answer)
+        )
+        plain.execute("INSERT INTO dialogues VALUES ('x', -9e999, 'p', 'page', 0)")
+        plain.execute("INSERT INTO turns VALUES (NULL, 'x', 0, 'user', 'Hi', NULL, NULL, NULL, NULL, 1e300)")
+    rows = native.export_rows(store)
+    json.dumps(rows, allow_nan=False)
+    assert [row["dialogue"]["started"] for row in rows][1] == 0
+    latest = {rows[0]["feedback"][0]["created"], rows[1]["turns"][0]["created"]}
+    assert {time.gmtime(one).tm_year for one in latest} == {9999}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("token_ids", text) for text in ('["a"]', "5", b"x", '{"a": 1}', "[1.5]", "[[1]]", "[true]")),
+        *(("logprobs", text) for text in ('["a"]', "[NaN]", "[1e999]", "[-1e999]", '"ab"', "[800]")),
+        *(("sampling", text) for text in ("[1]", '{"temperature": "x"}', '{"top_p": [1]}', "3")),
+    ],
+)
+def test_what_an_answer_was_sampled_from_is_checked(store, column, value):
+    dialogue = store.begin(ANN, "terminal")
+    row = {"dialogue": dialogue, "position": 0, "speaker": "agent", "text": "Yes .", "created": 1.0, column: value}
+    with closing(sqlite3.connect(store.path)) as plain, plain:
+        names = ", ".join(row)
+        plain.execute(f"INSERT INTO turns ({names}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
+    with pytest.raises(UserError, match=r"turn 1 is damaged \("):
+        store.turns(dialogue)
 
 
 def test_a_damaged_column_is_named_and_a_damaged_file_is_refused(store):

@@ -7,7 +7,16 @@ from typing import Any
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.formats.record import ImportedTurn, ImportResult, Judgement, Record
-from rlhf_dialog.feedback.store.store import SPEAKERS, Event, Rating, Store, StoredDialogue, StoredTurn, check_rating
+from rlhf_dialog.feedback.store.store import (
+    LATEST,
+    SPEAKERS,
+    Event,
+    Rating,
+    Store,
+    StoredDialogue,
+    StoredTurn,
+    check_rating,
+)
 
 FORMAT, VERSION = "rlhf-dialog-feedback", 1
 MAX_POSITION = 10**6  # turns of a dialogue
@@ -71,11 +80,20 @@ def _record(format: str, format_version: int, bot: str, dialogue: Row, turns: li
     answers = {turn.id for turn in stored if turn.speaker == "agent"}
     judgements = []
     for event in events:
+        if not isinstance(event.text, str | None):
+            raise TypeError(f"text {event.text!r}")
         check_rating(Rating(event.kind, event.turn, event.value, event.text, event.other))
         if not {event.turn, event.other} - {None} <= answers:
             raise ValueError(f"feedback {event.id!r} is not on an answer")
         place, other = (None if number is None else places[number] for number in (event.turn, event.other))
-        created = float(event.created)
+        created = _time(event.created)
         judgements.append(Judgement(event.kind, place, event.value, event.text, other, event.person, created))
-    said = [ImportedTurn(turn.position, turn.speaker, turn.text, float(turn.created)) for turn in stored]
-    return Record(said, judgements, head.id, head.person, float(head.started), id=head.id, bot=bot)
+    said = [ImportedTurn(turn.position, turn.speaker, turn.text, _time(turn.created)) for turn in stored]
+    return Record(said, judgements, head.id, head.person, _time(head.started), id=head.id, bot=bot)
+
+
+def _time(seconds: Any) -> float:
+    """Raises ValueError for what is no time in seconds of the epoch: text, Infinity, NaN, a year beyond 9999."""
+    if type(seconds) not in (int, float) or not 0 <= seconds <= LATEST:
+        raise ValueError(f"time {seconds!r}")
+    return float(seconds)
