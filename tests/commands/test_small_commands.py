@@ -118,7 +118,7 @@ def test_several_runs_are_on_one_page(tmp_path, capsys):
     runs = [str(make_run(tmp_path / name, num_rows)) for name, num_rows in (("a", 12), ("b", 3))]
     assert report.main(runs) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
-        f"{tmp_path}/b: It is too early to say whether the curve is right.",
+        f"{tmp_path}/b: Iterations with a reward: 3 of the 12 that it takes.",
         f"report: {tmp_path}/a/report.html",
     ]
     assert not (tmp_path / "b" / "report.html").exists()
