@@ -284,6 +284,8 @@ def load_models(config: Config, device: torch.device) -> Models:
     critic_lm = _load_critic(config, tokenizer, trained, options)
     policy, critic = build_trained(config, lm, amp, critic_lm)
     policy.num_ids = num_token_ids(lm, tokenizer)
+    if config.use_lora:
+        lora.warn_of_untrained_end(lm, tokenizer, config.turn_separator)
     ref_policy: Policy | None = None
     if config.reference:
         ref_policy = DisabledAdapter(lm, **amp) if ref_lm is None else Policy(ref_lm, **amp).requires_grad_(False)

@@ -7,6 +7,7 @@ critic.
 """
 
 import logging
+import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,9 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
+from rlhf_dialog.data.chat_template import closing_ids
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import FASTER, use_onednn
 from rlhf_dialog.models.logprobs import at_least_float32
@@ -25,6 +27,7 @@ from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.trunk import trunk_of
 
 logger = logging.getLogger(__name__)
+ROWS = 4096  # of an embedding that are compared at once
 OF_ADAPTER = re.compile(r"\.lora_[A-Za-z_]+\.(\w+)(\.|$)")  # in the name of a parameter: the adapter that it belongs to
 
 
@@ -102,6 +105,29 @@ def adaptable(lm: PreTrainedModel, names: list[str], targets: Sequence[str] | No
         text = "use_lora: %s of %s gets no adapters, which peft does not support there"
         logger.info(text, ", ".join(sorted(refused)), type(lm).__name__)
     return [name for name in names if name.rsplit(".", 1)[-1] not in refused]
+
+
+@torch.no_grad()
+def warn_of_untrained_end(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, turn_separator: str) -> None:
+    """A warning where the token that ends a reply was never trained: its embedding equals that of other tokens, up to rounding.
+
+    Adapters do not change embeddings, so the model could only ever give all these tokens the same probability.
+    """
+    ends = closing_ids(tokenizer, turn_separator) or {tokenizer.eos_token_id}
+    weights = {id(x.weight): x.weight for x in (lm.get_output_embeddings(), lm.get_input_embeddings())}
+    for end in sorted(i for i in ends if i is not None):
+        for weight in weights.values():
+            limit = 1e-6 * torch.linalg.vector_norm(weight, dtype=torch.float32) / math.sqrt(weight.numel())
+            differences = [(rows - weight[end]).abs().amax(dim=1) for rows in weight.split(ROWS)]
+            same = [i for i in (torch.cat(differences) <= limit).nonzero().flatten().tolist() if i != end]
+            if same:
+                logger.warning(
+                    "use_lora: the end token %r was never trained (its embedding equals that of %d others, as %r), and adapters "
+                    "do not change embeddings, so replies cannot learn to end with it; fine-tune without use_lora first, or start "
+                    "from a model that was trained to end its replies",
+                    *(tokenizer.convert_ids_to_tokens(end), len(same), tokenizer.convert_ids_to_tokens(same[0])),
+                )
+                return
 
 
 def lora_layers(module: nn.Module) -> list[Any]:

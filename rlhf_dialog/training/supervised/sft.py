@@ -120,6 +120,7 @@ class SFT(SupervisedStage[SFTConfig]):
             )
         if keys.use_lora:
             lora.add_adapters(lm, [ADAPTER], keys.lora_r, keys.lora_alpha, keys.lora_target_modules, keys.seed)
+            lora.warn_of_untrained_end(lm, tokenizer, keys.turn_separator)
         if keys.activation_checkpointing:
             recompute_layers(trunk_of(lm))
         return lm, tokenizer
