@@ -114,7 +114,8 @@ def warn_of_untrained_end(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
     Adapters do not change embeddings, so the model could only ever give all these tokens the same probability.
     """
     ends = closing_ids(tokenizer, turn_separator) or {tokenizer.eos_token_id}
-    weights = {id(x.weight): x.weight for x in (lm.get_output_embeddings(), lm.get_input_embeddings())}
+    embeddings: list[Any] = [lm.get_output_embeddings(), lm.get_input_embeddings()]
+    weights: dict[int, Tensor] = {id(x.weight): x.weight for x in embeddings}
     for end in sorted(i for i in ends if i is not None):
         for weight in weights.values():
             limit = 1e-6 * torch.linalg.vector_norm(weight, dtype=torch.float32) / math.sqrt(weight.numel())
@@ -123,8 +124,8 @@ def warn_of_untrained_end(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
             if same:
                 logger.warning(
                     "use_lora: the end token %r was never trained (its embedding equals that of %d others, as %r), and adapters "
-                    "do not change embeddings, so replies cannot learn to end with it; fine-tune without use_lora first, or start "
-                    "from a model that was trained to end its replies",
+                    "do not change embeddings, so replies cannot learn to end with it; fine-tune without use_lora first, or "
+                    "start from a model that was trained to end its replies",
                     *(tokenizer.convert_ids_to_tokens(end), len(same), tokenizer.convert_ids_to_tokens(same[0])),
                 )
                 return

@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -22,6 +23,7 @@ from transformers import (
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.load_report import used_weights
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.pretrained import load_pretrained
 from rlhf_dialog.models.relevance import load_relevance
@@ -166,10 +168,6 @@ def test_a_reward_model_is_no_policy_and_a_policy_is_no_reward_model(tmp_path):
 
 def test_experts_that_no_token_of_the_trial_chose_are_missing_all_the_same(tmp_path):
     """The library holds the experts of a layer as one tensor; here each is a layer, as in models with code of their own."""
-    from torch import nn
-
-    from rlhf_dialog.models.load_report import used_weights
-
     lm = llama()
     names = [name for name, _ in lm.named_parameters() if ".1." in name]
     forward = lm.model.layers[1].forward
@@ -181,8 +179,6 @@ def test_experts_that_no_token_of_the_trial_chose_are_missing_all_the_same(tmp_p
 
 
 def test_a_buffer_that_training_fills_must_be_there_one_that_is_computed_not():
-    from rlhf_dialog.models.load_report import used_weights
-
     lm = llama()
     lm.model.norm.register_buffer("correction", torch.zeros(4))
     lm.model.norm.register_buffer("decay", torch.arange(4.0))
