@@ -13,6 +13,7 @@ from rlhf_dialog.distributed.deepspeed_config import BATCH_SIZES, FrozenSettings
 from rlhf_dialog.distributed.deepspeed_engine import load_deepspeed
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.trunk import trunk_of
 from rlhf_dialog.rewards.base import BaseReward, models_inside
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class FrozenModels:
         elif settings.offload and self.world.device.type != "cpu":
             module.to("cpu")
             if isinstance(module, Policy):
-                for part in (module.lm, module.lm.base_model):
+                for part in (module.lm, trunk_of(module.lm)):
                     part.register_forward_pre_hook(lambda *_: self._fetch(module))
                 self.waiting.append(module)
             logger.info("the %s is kept on the CPU and moved to %s for scoring", name, self.world.device)

@@ -26,6 +26,7 @@ from rlhf_dialog.distributed.strategy import fsdp_settings
 from rlhf_dialog.models.policy import LOGITS_AT_ONCE, LOGITS_AT_ONCE_ON_GPU
 from rlhf_dialog.models.precision import HALF, precision_of
 from rlhf_dialog.models.pretrained import load_pretrained
+from rlhf_dialog.models.trunk import trunk_of
 from rlhf_dialog.rewards.composite import model_paths
 
 logger = logging.getLogger(__name__)
@@ -50,12 +51,13 @@ def model_sizes(hf_config: PreTrainedConfig, auto_class: Any = AutoModelForCausa
     with torch.device("meta"):
         model = auto_class.from_config(hf_config, trust_remote_code=False)
     config: Any = model.config.get_text_config()
+    trunk = trunk_of(model)
     heads, layers = config.num_attention_heads, config.num_hidden_layers
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     return Sizes(
         parameters=model.num_parameters(),
-        trunk=model.base_model.num_parameters(),
-        widths=sum(sum(x.weight.shape) for x in model.base_model.modules() if isinstance(x, nn.Linear | Conv1D)),
+        trunk=trunk.num_parameters(),
+        widths=sum(sum(x.weight.shape) for x in trunk.modules() if isinstance(x, nn.Linear | Conv1D)),
         layers=layers,
         hidden=config.hidden_size,
         cache=2 * layers * (getattr(config, "num_key_value_heads", None) or heads) * head_dim,

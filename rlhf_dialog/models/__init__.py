@@ -12,6 +12,7 @@
 - **Positions are counted over real tokens.** A model that cannot pack gets `position_ids` from the mask.
 - **The models are the library's, the attention is ours** (`packing.packed_attention`, from transformers' registry). Without the
   keyword `packing` it is the library's own. No architecture is named anywhere.
+- **What a model computes with is in its folder** (`load_report`): a missing weight would be random, so it is an error.
 - **A model is tested when it is loaded** (`load_checks`): packed rows must give the predictions of each row alone.
   A model that mixes rows, knows another attention or looks ahead fails, and is padded on the right, or refused.
 - **A network of the user's is a causal LM like any other** (`network`; docs/MODELS.md has the contract).

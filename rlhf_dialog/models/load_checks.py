@@ -27,6 +27,7 @@ from rlhf_dialog.models.packing import ATTENTION, can_pack
 from rlhf_dialog.models.policy import Policy, num_positions, packs, supported_options
 from rlhf_dialog.models.precision import HALF, without_tf32
 from rlhf_dialog.models.token_batch import TokenBatch
+from rlhf_dialog.models.trunk import trunk_of
 
 logger = logging.getLogger(__name__)
 STOP = 20  # times the noise, at most
@@ -121,7 +122,7 @@ def trial_form(lm: PreTrainedModel) -> Iterator[None]:
         yield
         return
     number = getattr(lm.config.get_text_config(), "num_hidden_layers", None)
-    places = [(part, name, layers) for part in lm.base_model.modules() for name, layers in part.named_children()]
+    places = [(part, name, layers) for part in trunk_of(lm).modules() for name, layers in part.named_children()]
     cut = [one for one in places if isinstance(one[2], nn.ModuleList) and len(one[2]) == number][:1]
     for part, name, layers in cut:
         setattr(part, name, layers[:LAYERS])  # type: ignore[index]

@@ -34,6 +34,7 @@ from rlhf_dialog.models.network import num_embeddings, num_logits, num_token_ids
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, num_positions
 from rlhf_dialog.models.precision import HALF, autocast_of, narrow, set_float32_products
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, try_template
+from rlhf_dialog.models.trunk import trunk_of
 
 logger = logging.getLogger(__name__)
 CPU = torch.device("cpu")
@@ -83,11 +84,13 @@ class Form:
     """The form in which a model is loaded.
 
     `kept_types`: those of its file that linear layers keep on a GPU, of a model that is not trained; all else is float32.
+    `only_trunk`: its head is not read, and may be missing.
     """
 
     packing: bool = True
     device: torch.device = CPU
     kept_types: tuple[torch.dtype, ...] = ()
+    only_trunk: bool = False
 
 
 def load_causal_lm(
@@ -116,6 +119,7 @@ def load_causal_lm(
             dtype=torch.float32,
             trust_remote_code=trust_remote_code,
             use_safetensors=None if allow_pickle_weights else True,
+            only_trunk=form.only_trunk,
         ).eval()
         head, embedding = lm.get_output_embeddings(), lm.get_input_embeddings()
         is_tied = head is not None and head.weight is embedding.weight
@@ -254,7 +258,7 @@ def _load_critic(
     """The model of `critic_path`; None without. Raises UserError when it reads other token ids than the policy."""
     if config.critic_path is None:
         return None
-    lm = load_causal_lm(config.critic_path, "critic_path", form=form, **options)
+    lm = load_causal_lm(config.critic_path, "critic_path", form=replace(form, only_trunk=True), **options)
     check_length(lm, config, config.critic_path)
     _refuse_other_ids(config.critic_path, "critic_path", tokenizer, config)
     _refuse_more_tokens(config.critic_path, "critic_path", tokenizer, lm)
@@ -280,6 +284,8 @@ def load_models(config: Config, device: torch.device) -> Models:
     critic_lm = _load_critic(config, tokenizer, trained, options)
     policy, critic = build_trained(config, lm, amp, critic_lm)
     policy.num_ids = num_token_ids(lm, tokenizer)
+    if config.use_lora:
+        lora.warn_of_untrained_end(lm, tokenizer, config.turn_separator)
     ref_policy: Policy | None = None
     if config.reference:
         ref_policy = DisabledAdapter(lm, **amp) if ref_lm is None else Policy(ref_lm, **amp).requires_grad_(False)
@@ -333,7 +339,7 @@ def build_trained(
         lora.add_adapters(lm, adapters, config.lora_r, config.lora_alpha, config.lora_target_modules, config.seed)
         of_both = ("policy", "critic")
     if config.activation_checkpointing:
-        for trunk in {id(one): one.base_model for one in (lm, critic_lm)}.values():
+        for trunk in {id(one): trunk_of(one) for one in (lm, critic_lm)}.values():
             recompute_layers(trunk)
     policy = Policy(lm, with_value_head=uses_critic and not separate, adapter=of_both[0], **amp)
     if config.critic_class is not None:

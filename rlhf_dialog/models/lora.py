@@ -6,6 +6,8 @@ model. Several adapters can share one frozen base: that of the policy, which is 
 critic.
 """
 
+import logging
+import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,14 +16,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
+from rlhf_dialog.data.chat_template import closing_ids
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import FASTER, use_onednn
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.precision import HALF
+from rlhf_dialog.models.trunk import trunk_of
 
+logger = logging.getLogger(__name__)
+ROWS = 4096  # of an embedding that are compared at once
 OF_ADAPTER = re.compile(r"\.lora_[A-Za-z_]+\.(\w+)(\.|$)")  # in the name of a parameter: the adapter that it belongs to
 
 
@@ -36,11 +42,12 @@ def add_adapters(
     """
     from peft import LoraConfig, inject_adapter_in_model  # takes six seconds
 
-    names = target_names(lm, targets)
+    names = adaptable(lm, target_names(lm, targets), targets)
     by_layout: dict[bool, list[str]] = {}  # a Conv1D has its weight as (in, out)
     for name in names:
-        by_layout.setdefault(isinstance(lm.get_submodule(name), Conv1D), []).append(name)
+        by_layout.setdefault(isinstance(lm.get_submodule(name), Conv1D), []).append(f"lm.{name}")
     lm.requires_grad_(False)
+    named = nn.ModuleDict({"lm": lm})  # of no known type, for which peft would put experts in place of what is named
     onednn = any(type(module) in FASTER.values() for module in lm.modules())
     held = [(p, p.data) for p in lm.parameters() if p.dtype in HALF]
     for p, x in held:  # they say that they are float32, in which peft then makes adapters, and hold nothing
@@ -51,7 +58,7 @@ def add_adapters(
         for adapter in adapters:
             for transposed, some in by_layout.items():
                 config = LoraConfig(r=r, lora_alpha=alpha, target_modules=some, fan_in_fan_out=transposed)  # type: ignore[arg-type]
-                inject_adapter_in_model(config, lm, adapter)
+                inject_adapter_in_model(config, named, adapter)
     for p, x in held:
         p.data = x
     use_onednn(lm, onednn)
@@ -61,7 +68,7 @@ def add_adapters(
 
 def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str]:
     """The full names of the linear layers of the trunk that match `targets`. Raises UserError for a target without a match."""
-    trunk = {id(module) for module in lm.base_model.modules()} - {id(lm.get_output_embeddings())}
+    trunk = {id(module) for module in trunk_of(lm).modules()} - {id(lm.get_output_embeddings())}
     linear = [n for n, m in lm.named_modules() if isinstance(m, nn.Linear | Conv1D) and id(m) in trunk]
     if targets is None:
         return linear
@@ -75,6 +82,53 @@ def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str
             )
         targeted |= chosen
     return [name for name in linear if name in targeted]
+
+
+def adaptable(lm: PreTrainedModel, names: list[str], targets: Sequence[str] | None) -> list[str]:
+    """The named layers without those that peft refuses, as kernels read their weight past the layer; one line names these.
+
+    Raises UserError where the user named such a layer.
+    """
+    from peft import LoraConfig
+    from peft.tuners.tuners_utils import _check_lora_target_modules_mamba
+
+    refused = set()
+    for layer in sorted({name.rsplit(".", 1)[-1] for name in names}):
+        try:
+            _check_lora_target_modules_mamba(LoraConfig(), lm, layer)
+        except ValueError as error:
+            if targets is not None:
+                what = f"peft does not adapt {layer} of {type(lm).__name__}"
+                raise UserError(what, where="lora_target_modules", remedy="leave it out") from error
+            refused.add(layer)
+    if refused:
+        text = "use_lora: %s of %s gets no adapters, which peft does not support there"
+        logger.info(text, ", ".join(sorted(refused)), type(lm).__name__)
+    return [name for name in names if name.rsplit(".", 1)[-1] not in refused]
+
+
+@torch.no_grad()
+def warn_of_untrained_end(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, turn_separator: str) -> None:
+    """A warning where the token that ends a reply was never trained: its embedding equals that of other tokens, up to rounding.
+
+    Adapters do not change embeddings, so the model could only ever give all these tokens the same probability.
+    """
+    ends = closing_ids(tokenizer, turn_separator) or {tokenizer.eos_token_id}
+    embeddings: list[Any] = [lm.get_output_embeddings(), lm.get_input_embeddings()]
+    weights: dict[int, Tensor] = {id(x.weight): x.weight for x in embeddings}
+    for end in sorted(i for i in ends if i is not None):
+        for weight in weights.values():
+            limit = 1e-6 * torch.linalg.vector_norm(weight, dtype=torch.float32) / math.sqrt(weight.numel())
+            differences = [(rows - weight[end]).abs().amax(dim=1) for rows in weight.split(ROWS)]
+            same = [i for i in (torch.cat(differences) <= limit).nonzero().flatten().tolist() if i != end]
+            if same:
+                logger.warning(
+                    "use_lora: the end token %r was never trained (its embedding equals that of %d others, as %r), and adapters "
+                    "do not change embeddings, so replies cannot learn to end with it; fine-tune without use_lora first, or "
+                    "start from a model that was trained to end its replies",
+                    *(tokenizer.convert_ids_to_tokens(end), len(same), tokenizer.convert_ids_to_tokens(same[0])),
+                )
+                return
 
 
 def lora_layers(module: nn.Module) -> list[Any]:

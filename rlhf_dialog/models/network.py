@@ -19,6 +19,7 @@ from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import damage_as_user_error, load_json
+from rlhf_dialog.models.load_report import check_same_names
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.masks import position_ids_of
 from rlhf_dialog.models.policy import Critic, supported_options
@@ -185,7 +186,8 @@ def load_policy(spec: ClassConfig, folder: str, key: str) -> PreTrainedModel:
     lm = new_policy(spec, key)
     path = Path(folder).expanduser() / WEIGHTS
     with damage_as_user_error(f"{key}: '{path}' does not fit the network '{spec.id}': ", faults=UNFIT):
-        load_model(own_network(lm), str(path), strict=True)
+        missing, unexpected = load_model(own_network(lm), str(path), strict=False)
+    check_same_names(own_network(lm), missing, unexpected, folder, key)
     return lm
 
 

@@ -20,6 +20,7 @@ from rlhf_dialog.models.lora import select_adapter
 from rlhf_dialog.models.packing import ATTENTION, KeyValues, Prompting, run_packed
 from rlhf_dialog.models.precision import get_copy, multiply
 from rlhf_dialog.models.token_batch import Packed, TokenBatch
+from rlhf_dialog.models.trunk import trunk_of
 
 T = TypeVar("T")
 # More logits are computed in chunks, and again in the backward pass. The size decides how sums are rounded: it never depends on
@@ -156,7 +157,7 @@ class Policy(nn.Module):
         """
         with self.use_adapter():
             if self.has_plain_head:
-                hidden = compute(self.lm.base_model)
+                hidden = compute(trunk_of(self.lm))
                 return hidden, hidden
             if self.value_head is None:
                 return compute(self.lm), None
@@ -220,7 +221,7 @@ class Policy(nn.Module):
         ids = torch.arange(3, device=self.lm.device).unsqueeze(0)
         mask = torch.ones_like(ids)
         with torch.no_grad(), self.autocast(ids):
-            hidden = self.lm.base_model(input_ids=ids, attention_mask=mask, use_cache=False)[0]
+            hidden = trunk_of(self.lm)(input_ids=ids, attention_mask=mask, use_cache=False)[0]
             logits = self.lm(input_ids=ids, attention_mask=mask, use_cache=False).logits
             return torch.equal(self.lm.get_output_embeddings()(hidden), logits)
 
@@ -255,7 +256,7 @@ class Critic(nn.Module):
         adapter: str | None = None,
     ):
         super().__init__()
-        self.trunk, self.use_amp, self.amp_dtype = lm.base_model, use_amp, amp_dtype
+        self.trunk, self.use_amp, self.amp_dtype = trunk_of(lm), use_amp, amp_dtype
         self.adapter = adapter
         self.value_head = new_value_head(lm)
 

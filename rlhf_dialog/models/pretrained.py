@@ -4,9 +4,11 @@ A folder is treated as data: none of its pickles is read and none of its code is
 docs/SECURITY.md has the rules.
 """
 
+import inspect
 import logging
 import os
 import pickle
+import re
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_peft_available
 from transformers.utils.peft_utils import find_adapter_config_file
@@ -24,6 +26,7 @@ from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import load_json
+from rlhf_dialog.models.load_report import check_report, without_table
 from rlhf_dialog.terminal import make_visible
 
 logger = logging.getLogger(__name__)
@@ -31,7 +34,8 @@ transformers_logging.disable_progress_bar()  # its bars count weight shards
 for _handler in logging.getLogger("transformers").handlers:
     _handler.addFilter(make_visible)  # its reports quote the names of tensors
 FILES = {"a tokenizer": "tokenizer.json, tokenizer_config.json, config.json"}
-KINDS = {"AutoModelForCausalLM": "a causal LM", "AutoTokenizer": "a tokenizer"}
+KINDS = {"AutoModelForCausalLM": "a causal LM", "AutoModel": "an encoder", "AutoTokenizer": "a tokenizer"}
+PLAIN_WHEN_LOADED = ("mxfp4", "fp8", "mxfp8")  # quantized weights that the library can make plain ones of
 TEMPLATE_SECONDS = 10  # of processor time
 USER, AGENT = {"role": "user", "content": "Hello ."}, {"role": "assistant", "content": "Hi ."}
 CHATS = ([USER], [USER, AGENT, USER], [{"role": "system", "content": "Be kind ."}, USER, AGENT, USER])
@@ -39,11 +43,12 @@ TRIED_TEMPLATES: dict[str, bool] = {}  # template -> whether its trial ended
 ADVICE = "give a whole folder: this one lacks a file, is damaged or edited, or needs newer transformers and tokenizers"
 
 
-def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any:
+def load_pretrained(auto_class: Any, path: str, key: str, *, only_trunk: bool = False, **options: Any) -> Any:
     """`auto_class.from_pretrained(path)`, from a local folder or the Hub.
 
     `key` is the configuration key that named the path. Only safetensors are read and no code is run, unless the options hold
-    `use_safetensors=None` or `trust_remote_code=True`. Raises UserError when nothing is found, or it cannot be loaded.
+    `use_safetensors=None` or `trust_remote_code=True`. Raises UserError when nothing is found, it cannot be loaded, or it
+    lacks weights that the model computes with (`only_trunk`: its hidden states; the head is not read, or is new).
     """
     source = os.path.expanduser(path)
     options = {"trust_remote_code": False} | options
@@ -52,14 +57,26 @@ def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any
         options["local_files_only"] = not hub.hub_reachable()
     if auto_class.__name__ != "AutoTokenizer":
         options = {"use_safetensors": True} | options
+    is_model = auto_class.__name__ not in ("AutoTokenizer", "AutoConfig")
+    with_report = options.pop("output_loading_info", False)
+    if is_model:
+        options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     with readable(
         path, key, KINDS.get(auto_class.__name__, "a classifier"), lambda error: _reason(key, error, options)
     ):
         _check_names(Path(source))
         if auto_class.__name__ != "AutoTokenizer":
-            _check_model_folder(path, source, key, options)
-        with _pickle_guard(path, key, options.get("use_safetensors", True) is None):
+            _check_weight_files(path, Path(source), key, options)
+            config = _check_model_folder(path, source, key, options)
+        if is_model:
+            _check_kind(auto_class, path, key, config, options, only_trunk)
+        with _pickle_guard(path, key, options.get("use_safetensors", True) is None), without_table():
             loaded = auto_class.from_pretrained(source, **options)
+        if is_model:
+            model, report = loaded
+            scores = auto_class.__name__ == "AutoModelForSequenceClassification"
+            check_report(model, report, path, key, only_trunk, scores)
+            return loaded if with_report else model
         limit = getattr(loaded, "model_max_length", 1)
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 1:
             raise UserError(f"{key}: model_max_length of '{path}' is {limit!r:.100}, not a number of tokens")
@@ -74,7 +91,7 @@ def stored_weights(path: str, key: str, trust_remote_code: bool, allow_pickle_we
     if "float16" not in str(config):
         return {}
     safe = None if allow_pickle_weights else True
-    options = {"trust_remote_code": trust_remote_code, "use_safetensors": safe}
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "use_safetensors": safe}
     return dict(load_pretrained(AutoModelForCausalLM, path, key, dtype="auto", **options).state_dict())
 
 
@@ -163,8 +180,8 @@ def _or_allow(key: str) -> str:
     return "" if key.startswith("--") else ", or set allow_pickle_weights: true if you trust the file"
 
 
-def _check_model_folder(path: str, source: str, key: str, options: dict[str, Any]) -> None:
-    """Raises UserError when a model's folder would load something from elsewhere, OSError without a config.json."""
+def _check_model_folder(path: str, source: str, key: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Its config.json. Raises UserError when it would load something from elsewhere, OSError when there is none."""
     is_local = options.get("local_files_only", False)
     if (os.path.isdir(source) or is_peft_available()) and find_adapter_config_file(source, local_files_only=is_local):
         raise UserError(f"{key}: '{path}' is an adapter (adapter_config.json); merge it into its base model first")
@@ -173,6 +190,64 @@ def _check_model_folder(path: str, source: str, key: str, options: dict[str, Any
         raise UserError(
             f"{key}: the config.json of '{path}' asks to run code from '{kernel}' on the Hub; remove that entry"
         )
+    return config  # type: ignore[no-any-return]
+
+
+def _check_weight_files(path: str, folder: Path, key: str, options: dict[str, Any]) -> None:
+    """Raises UserError when a folder has no weights in a form that is read, or lacks a file that its index names."""
+    where = f"{key}: '{path}'"
+    names = sorted(file.name for file in folder.glob("*"))
+    tried = ["model.safetensors"] + ["pytorch_model.bin"] * (options["use_safetensors"] is None)
+    whole = [name for name in tried if name in names or f"{name}.index.json" in names]
+    if whole and whole[0] not in names:
+        index = f"{whole[0]}.index.json"
+        for name in sorted({*load_json(folder / index).get("weight_map", {}).values()}):
+            if not (folder / str(name)).exists():
+                raise UserError(f"lacks {name}, which {index} names", where=where, remedy="get that file as well")
+    if whole or [name for name in names if name.endswith((".bin", ".pth")) and name != "training_args.bin"]:
+        return
+    if parts := [name for name in names if re.search(r"-of-\d+\.safetensors$", name)]:
+        what = f"has {parts[0]}, but no model.safetensors.index.json that names it"
+        raise UserError(what, where=where, remedy="get that file as well")
+    if other := [name for name in names if name.endswith((".gguf", ".h5", ".msgpack", ".onnx"))]:
+        what = f"has weights in another format alone ({other[0]})"
+        raise UserError(what, where=where, remedy="give the folder of the same model with safetensors")
+
+
+def _check_kind(
+    auto_class: Any, path: str, key: str, config: dict[str, Any], options: dict[str, Any], only_trunk: bool
+) -> None:
+    """Raises UserError, by the name of its type, for a model that is not computed here."""
+    where, kind, named = f"{key}: '{path}'", str(config.get("model_type")), auto_class.__name__
+    quantized = config.get("quantization_config")
+    method = str(quantized.get("quant_method", "quantized")) if isinstance(quantized, dict) else ""
+    if method and method not in PLAIN_WHEN_LOADED:
+        what = f"has {method} weights, which are not trained or computed here"
+        raise UserError(what, where=where, remedy="give the model that it was made from, in 16 or 32 bits")
+    codes = config.get("auto_map") or {}
+    if kind not in CONFIG_MAPPING or (options["trust_remote_code"] and named in codes):
+        return
+    config_class = CONFIG_MAPPING[kind]
+    wanted = KINDS.get(named, "a classifier")
+    if named != "AutoModelForSequenceClassification" and config.get(
+        "is_encoder_decoder", getattr(config_class, "is_encoder_decoder", False)
+    ):
+        raise UserError(f"is an encoder-decoder ({kind}), which is not supported", where=where, remedy=f"give {wanted}")
+    if config_class not in auto_class._model_mapping:
+        what = f"is a model of the type {kind}, for which transformers has no {named}"
+        raise UserError(what, where=where, remedy=f"give {wanted}, such as the folder of its language model alone")
+    model_class = auto_class._model_mapping[config_class]
+    if named == "AutoModelForCausalLM" and "past_key_values" not in inspect.signature(model_class.forward).parameters:
+        what = f"is a model of the type {kind}, which is not supported: {model_class.__name__} takes no past_key_values"
+        raise UserError(what, where=where, remedy="give a model with attention")
+    if named == "AutoModelForSequenceClassification" and not only_trunk:
+        own = str(codes.get(named) or codes.get("AutoModel") or "").rpartition(".")[2]
+        usual = {model_class.__name__, getattr(AutoModel._model_mapping.get(config_class, None), "__name__", "")}
+        if own and own not in usual:
+            what = f"is computed by a class of its own ({own} in auto_map), which is not {model_class.__name__}"
+            raise UserError(
+                what, where=where, remedy="its code is not run here; give a model of a class of transformers"
+            )
 
 
 def _check_names(folder: Path) -> None:

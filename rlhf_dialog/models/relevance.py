@@ -23,6 +23,7 @@ from rlhf_dialog.data.learned_half import LearnedHalf, learned_half
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
 from rlhf_dialog.json_files import json_or, load_json
+from rlhf_dialog.models.load_report import check_same_names
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # the first ids of the tokenizer
@@ -269,7 +270,7 @@ def load_relevance(path: str, key: str) -> RelevanceModel:
                 f"{key}: the tokenizer in '{path}' belongs to another model; give the whole folder of one training"
             )
         model = RelevanceModel(sizes, tokenizer, bank)
-        load_model(model, str(folder / "model.safetensors"))
+        check_same_names(model, *load_model(model, str(folder / "model.safetensors"), strict=False), path, key)
     if broken := [name for name, weights in model.named_parameters() if not weights.isfinite().all()]:
         raise UserError(f"{key}: '{path}' has NaN or infinite weights ({broken[0]}); train the model again")
     model.learned_half = learned_half(folder)

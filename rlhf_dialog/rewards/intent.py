@@ -1,7 +1,7 @@
 """Intent: does a frozen classifier find in the response the act of the reference, or one that the prompt lets expect?"""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -203,21 +203,20 @@ def load_classifier(path: str, allow_pickle_weights: bool, key: str) -> tuple[An
     from rlhf_dialog.models.pretrained import load_pretrained, readable
 
     tokenizer = load_pretrained(AutoTokenizer, path, key, trust_remote_code=False)
-    model, report = load_pretrained(
+    model = load_pretrained(
         AutoModelForSequenceClassification,
         path,
         key,
         trust_remote_code=False,
         use_safetensors=None if allow_pickle_weights else True,
         dtype="float32",
-        output_loading_info=True,
     )
     with readable(path, key, "a classifier"):
         if (found := model.config.num_labels) != len(ACTS):
             raise UserError(
                 f"{key}: '{path}' has {found} classes; it needs 4, one per act ({', '.join(ACTS.values())})"
             )
-        check_weights(path, key, tokenizer, model, report["missing_keys"], "a classifier")
+        check_tokenizer(path, key, tokenizer, model)
         if tokenizer.pad_token is None:
             what = "has no pad token, which is needed to batch responses; set one in its folder"
             raise UserError(f"{key}: the tokenizer of '{path}' {what}")
@@ -277,13 +276,10 @@ def bf16_is_faster(device: str) -> bool:
     return "amx_bf16" in flags or "avx512_bf16" in flags
 
 
-def check_weights(path: str, key: str, tokenizer: Any, model: Any, missing: Iterable[str] = (), kind: str = "") -> None:
-    """Raises UserError when weights are `missing`, so that it is not `kind`, or the tokenizer belongs to another model."""
+def check_tokenizer(path: str, key: str, tokenizer: Any, model: Any) -> None:
+    """Raises UserError when the tokenizer belongs to another model."""
     from rlhf_dialog.models.pretrained import num_ids
 
-    if missing:
-        names = ", ".join(sorted(missing)[:4])
-        raise UserError(f"{key}: '{path}' has no weights for {names}: it was not trained as {kind}")
     if num_ids(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
         raise UserError(
             f"{key}: the tokenizer of '{path}' has {num_ids(tokenizer)} tokens, but the model's embedding only {rows} rows: the "

@@ -31,7 +31,7 @@ from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.pretrained import load_pretrained, readable
 from rlhf_dialog.rewards.base import ARGS
-from rlhf_dialog.rewards.intent import ROUND_TO, Ids, check_weights, logits_in_batches, max_input_length, uses_bf16
+from rlhf_dialog.rewards.intent import ROUND_TO, Ids, check_tokenizer, logits_in_batches, max_input_length, uses_bf16
 
 DIALOGUE, TEXT, PAIR = "dialogue", "text", "pair"
 FORMS = (DIALOGUE, CHAT_TEMPLATE, TEXT, PAIR)
@@ -128,15 +128,15 @@ def load_scalar_model(path: str, key: str) -> tuple[PreTrainedTokenizerBase, Pre
             "trained on preferences"
         )
     tokenizer = read_tokenizer(path, key, as_saved=True)  # TRL trains on what an agent's template writes
-    options: dict[str, Any] = {"num_labels": 1, "dtype": torch.float32, "output_loading_info": True}
+    options: dict[str, Any] = {"num_labels": 1, "dtype": torch.float32}
     if is_openrlhf(config) and tokenizer.eos_token_id is None:
         what = "has no end-of-text token (eos_token), which ends its texts; set one"
         raise UserError(f"{key}: the tokenizer of '{path}' {what}")
     if (head := str(getattr(config, HEAD, "score"))) != "score":
         options["key_mapping"] = {rf"^{re.escape(head)}\.": "score."}
-    model, report = load_pretrained(AutoModelForSequenceClassification, path, key, **options)
+    model = load_pretrained(AutoModelForSequenceClassification, path, key, **options)
     with readable(path, key, "a reward model"):
-        check_weights(path, key, tokenizer, model, report["missing_keys"], "a reward model")
+        check_tokenizer(path, key, tokenizer, model)
         use_onednn(model)
         model.config.use_cache = False
         if is_openrlhf(config):

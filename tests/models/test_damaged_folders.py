@@ -5,8 +5,6 @@ import logging
 import re
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
@@ -64,13 +62,10 @@ def test_a_limit_that_is_not_a_length(tmp_path, limit):
         read_tokenizer(str(tmp_path), "model_path")
 
 
-def test_the_name_of_a_tensor_cannot_steer_the_terminal(tmp_path, monkeypatch):
-    tiny.gpt2().save_pretrained(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    save_file(tensors | {"\x1b]0;owned\x07": torch.zeros(1)}, tmp_path / "model.safetensors", {"format": "pt"})
+def test_what_the_library_logs_cannot_steer_the_terminal(monkeypatch):
     handler = next(one for one in logging.getLogger("transformers").handlers if type(one) is logging.StreamHandler)
     monkeypatch.setattr(handler, "stream", io.StringIO())
-    load_causal_lm(str(tmp_path), "model_path")
+    logging.getLogger("transformers.modeling_utils").warning("the tensor %s", "\x1b]0;owned\x07")
     shown = handler.stream.getvalue()
     assert r"\x1b]0;owned\x07" in shown
     assert "\x1b" not in shown

@@ -1,11 +1,12 @@
 """LoRA: adapters compute what the paper says, the reference is the disabled adapter, only adapters and heads are trained."""
 
 import logging
+import re
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.nlp import VecInfo
@@ -28,7 +29,7 @@ from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.training_state import load_weights, save_training
 from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts.saved_models import CPU, EPISODES, MASK, PROMPT, RESPONSE, save
-from tests.parts.tiny import gpt2, llama
+from tests.parts.tiny import byte_tokenizer, gpt2, llama
 from tests.parts.token_batches import critic_values
 from tests.parts.trainers import PROMPTS, Places, parameters, settings
 
@@ -46,7 +47,7 @@ def paths(tmp_path_factory):
 
 
 def config_of(path, **keys):
-    return settings(model_path=path, use_lora=True, lora_r=R, lora_alpha=ALPHA, **keys)
+    return settings(**{"model_path": path, "use_lora": True, "lora_r": R, "lora_alpha": ALPHA, **keys})
 
 
 def disturb(module, seed=0):
@@ -238,3 +239,61 @@ def test_targets(paths):
     for wrong in ("lm_head", "proj", "embed_tokens"):
         with pytest.raises(UserError, match=f"lora_target_modules: '{wrong}' .* use one of down_proj, gate"):
             target_names(lm, ["q_proj", wrong])
+
+
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+SIZES = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, **HEADS}
+MAMBA = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 16}
+HYBRIDS = {
+    "falcon_h1": SIZES | MAMBA | {"mamba_n_groups": 1},
+    "qwen3_next": SIZES
+    | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
+    | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+    | {"layer_types": ["linear_attention", "full_attention"]},
+}
+
+
+def hybrid(kind):
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **HYBRIDS[kind]))
+
+
+def test_what_peft_refuses_is_left_out_and_named(caplog):
+    lm = hybrid("falcon_h1")
+    with caplog.at_level(logging.INFO):
+        add_adapters(lm, ["policy", "critic"], R, ALPHA, None, seed=0)
+    (text,) = [record.getMessage() for record in caplog.records if record.name.startswith("rlhf_dialog")]
+    assert "out_proj of FalconH1ForCausalLM" in text
+    adapted = {name for name, layer in lm.named_modules() if hasattr(layer, "lora_A")}
+    linear = {name for name, layer in lm.model.named_modules() if isinstance(layer, torch.nn.Linear)}
+    assert {name.rsplit(".", 1)[-1] for name in adapted} == {
+        *("q_proj", "k_proj", "v_proj", "o_proj", "in_proj", "gate_proj", "up_proj", "down_proj")
+    }
+    assert len(linear) > len(adapted)
+    with pytest.raises(UserError, match=r"lora_target_modules: .*out_proj.*leave it out"):
+        add_adapters(hybrid("falcon_h1"), ["policy"], R, ALPHA, ["q_proj", "out_proj"], seed=0)
+
+
+def test_linear_layers_beside_experts_get_the_adapters_that_are_asked_for():
+    lm = hybrid("qwen3_next")
+    names = target_names(lm, None)
+    assert any("shared_expert.gate_proj" in name for name in names)
+    add_adapters(lm, ["policy"], R, ALPHA, None, seed=0)
+    assert sorted(name for name, layer in lm.named_modules() if hasattr(layer, "lora_A")) == sorted(names)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("noise", [0.0, 1e-12])
+def test_an_end_token_that_was_never_trained_is_told(tmp_path, caplog, tied, noise):
+    lm = llama(tie_word_embeddings=tied)
+    end = byte_tokenizer().convert_tokens_to_ids("<EOU>")
+    load_models(config_of(save(tmp_path, lm)), CPU)
+    assert not caplog.text
+    for weight in (lm.lm_head.weight, lm.model.embed_tokens.weight):
+        weight.data[[7, 9]] = weight.data[end] + noise
+    load_models(config_of(save(tmp_path, lm)), CPU)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert re.search(r"'<EOU>' was never trained .* 2 others", record.getMessage())
+    caplog.clear()
+    load_models(config_of(save(tmp_path, lm), use_lora=False), CPU)
+    assert not caplog.text

@@ -4,15 +4,18 @@ import math
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_dialog.models import policy as policy_module
+from rlhf_dialog.models.load_checks import SingleRowPredictions, use_packing
 from rlhf_dialog.models.logprobs import kl_divergence
-from rlhf_dialog.models.policy import Critic, packs, teacher_forced
+from rlhf_dialog.models.policy import Critic, Policy, packs, teacher_forced
+from rlhf_dialog.models.token_batch import TokenBatch
 from tests.parts import plain, policies
 from tests.parts.plain import compute_in_float64, new_case, sharing
 from tests.parts.policies import new_policy, precision, row, tolerance, with_opinion
 from tests.parts.token_batches import critic_values
-from tests.parts.zoo import CAPPED, KINDS, NEVER_PACKED, new_lm
+from tests.parts.zoo import CAPPED, GROUPED, KINDS, NEVER_PACKED, new_lm
 
 
 @pytest.mark.parametrize("kind", map(row, KINDS))
@@ -145,3 +148,24 @@ def test_logits_in_chunks_change_nothing(kind, filtered, monkeypatch):
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("chunk", [4, 8192])  # padded, packed
+def test_a_value_head_reads_hidden_states_where_the_library_has_the_model_itself_for_its_base(chunk):
+    layers = {"layer_types": ["chunked_attention", "full_attention"], "attention_chunk_size": chunk}
+    config = AutoConfig.for_model("llama4_text", **GROUPED, **layers, num_local_experts=2, intermediate_size_mlp=24)
+    lm = AutoModelForCausalLM.from_config(config).eval()
+    assert lm.base_model is lm
+    use_packing(lm, SingleRowPredictions(lm))
+    assert packs(lm) == (chunk == 8192)
+    case, policy, critic = new_case(0), with_opinion(Policy(lm, with_value_head=True)), with_opinion(Critic(lm))
+    ids, mask = case.tokens.prompt_ids[:1], case.tokens.prompt_mask[:1]
+    response = case.tokens.response_ids[:1]
+    row = torch.cat([ids[mask], response[0]])[None]
+    hidden = lm.model(input_ids=row).last_hidden_state[:, int(mask.sum()) - 1 : -1]
+    alone = TokenBatch(ids, mask, response, torch.ones_like(response, dtype=torch.bool))
+    for found, head in (
+        (teacher_forced(policy, alone, 1.0).values, policy.value_head),
+        (critic_values(critic, alone), critic.value_head),
+    ):
+        torch.testing.assert_close(found, head(hidden), atol=1e-5, rtol=0)

@@ -27,7 +27,7 @@ from rlhf_dialog.feedback.store.examples import TrainingSet
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.lora import add_adapters, trainable_parameters
+from rlhf_dialog.models.lora import add_adapters, trainable_parameters, warn_of_untrained_end
 from rlhf_dialog.models.policy import DisabledAdapter, Policy
 from rlhf_dialog.models.precision import autocast_of, set_float32_products
 from rlhf_dialog.models.saved_agent import save_agent
@@ -307,6 +307,7 @@ def night_sizes(settings: BotSettings, num_examples: int) -> tuple[int, int, int
 def _with_adapter(first: ChatAgent, settings: BotSettings) -> Policy:
     lm = first.policy.lm
     add_adapters(lm, ["policy"], settings.lora_r, settings.lora_alpha, settings.lora_target_modules, settings.seed)
+    warn_of_untrained_end(lm, first.encoder.tokenizer, first.settings.turn_separator)
     policy = Policy(lm, use_amp=first.policy.use_amp, adapter="policy").to(lm.device).eval()
     policy.num_ids = first.policy.num_ids
     return policy

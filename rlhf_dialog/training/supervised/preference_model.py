@@ -20,10 +20,9 @@ from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings, settle_separator
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.pretrained import load_pretrained
-from rlhf_dialog.rewards.intent import check_weights, max_input_length
+from rlhf_dialog.rewards.intent import check_tokenizer, max_input_length
 from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.rewards.scalar_model import DIALOGUE, RewardInput, reads_in_pairs
-from rlhf_dialog.terminal import quieter
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from rlhf_dialog.training.supervised.stage import SupervisedStage, drawn
 
@@ -142,18 +141,17 @@ def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTraine
     Raises UserError when they cannot be loaded, do not fit together, or are damaged.
     """
     tokenizer = read_tokenizer(config.model_path, KEY)
-    with quieter("transformers", logging.ERROR):  # it would report that the head is new
-        model, loading = load_pretrained(
-            AutoModelForSequenceClassification,
-            config.model_path,
-            KEY,
-            output_loading_info=True,
-            num_labels=1,
-            ignore_mismatched_sizes=True,
-            dtype=torch.float32,
-        )
+    model, loading = load_pretrained(
+        AutoModelForSequenceClassification,
+        config.model_path,
+        KEY,
+        only_trunk=True,
+        output_loading_info=True,
+        num_labels=1,
+        dtype=torch.float32,
+    )
     model.config.problem_type = None  # of a classifier of several labels: with it, the saved model could not be loaded
-    check_weights(config.model_path, KEY, tokenizer, model)
+    check_tokenizer(config.model_path, KEY, tokenizer, model)
     if not is_finite(model):
         raise UserError(f"{KEY}: weights of '{config.model_path}' are NaN or inf; give a model that is not damaged")
     if tokenizer.pad_token_id is None:

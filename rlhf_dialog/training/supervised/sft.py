@@ -30,6 +30,7 @@ from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.saved_agent import kept_system_prompt, set_system_prompt
 from rlhf_dialog.models.token_batch import TokenBatch
+from rlhf_dialog.models.trunk import trunk_of
 from rlhf_dialog.training.supervised.new_tokenizers import new_causal_lm, new_tokenizer
 from rlhf_dialog.training.supervised.settings import SFTConfig
 from rlhf_dialog.training.supervised.stage import SupervisedStage, drawn
@@ -120,8 +121,9 @@ class SFT(SupervisedStage[SFTConfig]):
             )
         if keys.use_lora:
             lora.add_adapters(lm, [ADAPTER], keys.lora_r, keys.lora_alpha, keys.lora_target_modules, keys.seed)
+            lora.warn_of_untrained_end(lm, tokenizer, keys.turn_separator)
         if keys.activation_checkpointing:
-            recompute_layers(lm.base_model)
+            recompute_layers(trunk_of(lm))
         return lm, tokenizer
 
     def learn(self) -> None:
