@@ -260,7 +260,9 @@ def register(path: str) -> None:
         raise UserError(f"--register {path}: is not a regular file; name a Python file that registers your classes")
     words, sys.argv = sys.argv, [path]
     try:
-        runpy.run_path(path, run_name="registered")
+        module = types.ModuleType("registered")
+        module.__dict__.update(runpy.run_path(path, run_name=module.__name__))
+        sys.modules[module.__name__] = module  # so that a class of it has a file
     except (Exception, SystemExit) as error:
         raise UserError(f"--register {path}: {type(error).__name__}: {error}") from error
     finally:

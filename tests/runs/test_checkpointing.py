@@ -133,6 +133,51 @@ def test_another_run_is_not_continued(tmp_path):
         other.begin(Start(resume=True))
 
 
+def test_a_run_does_not_go_on_with_a_changed_reward_unless_it_is_told_to(tmp_path, caplog):
+    trained_in(tmp_path, 1)
+
+    def resumed(code: dict[str, str], **keys) -> int:
+        caplog.clear()
+        other = state_in(tmp_path, **keys)
+        other.identity = other.identity | {identity.CODE: code}
+        other.begin(Start(resume=True))
+        other.save()
+        return other.trainer.iteration
+
+    names = identity_code(tmp_path)
+    assert "tests/parts/trainers.py" in names  # the file of the reward of these tests
+    changed = names | {"tests/parts/trainers.py": "another"}
+    with pytest.raises(
+        UserError, match=r"has changed since then: tests/parts/trainers.py; .*--allow_changed_reward true"
+    ):
+        resumed(changed)
+    assert resumed(changed, allow_changed_reward=True) == 1
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    assert "tests/parts/trainers.py" in caplog.text
+    with pytest.raises(UserError, match="has changed"):  # the new code is what the next resume compares with
+        resumed(names)
+
+
+def identity_code(folder) -> dict[str, str]:
+    return json.loads((folder / "checkpoints" / "iter_000001" / "trainer.json").read_text())["identity"][identity.CODE]
+
+
+def test_a_run_that_began_before_code_was_recorded_goes_on_with_a_line(tmp_path, caplog):
+    caplog.set_level("INFO", logger="rlhf_dialog")
+    first = state_in(tmp_path)
+    del first.identity[identity.CODE]
+    first.begin(Start())
+    first.save()
+    caplog.clear()
+    other = state_in(tmp_path)
+    other.begin(Start(resume=True))
+    assert len([one for one in caplog.messages if "does not record the code" in one]) == 1
+    other.identity[identity.CODE] = {}  # a reward of this package
+    caplog.clear()
+    other.begin(Start(resume=True))
+    assert "does not record the code" not in caplog.text
+
+
 def flip(path):
     data = bytearray(path.read_bytes())
     data[-9] ^= 1
