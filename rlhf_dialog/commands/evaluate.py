@@ -32,6 +32,7 @@ from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation import report
 from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
 from rlhf_dialog.evaluation.untrusted import RunConfig, read_run_config
+from rlhf_dialog.found_files import check_part
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
@@ -94,6 +95,7 @@ def check(options: EvaluateOptions) -> None:
     named += [("--judge", one) for one in options.judge if not one.startswith("{")]
     for key, folder in named:
         if folder:
+            check_part(folder, options.trust_config)
             check_folder(folder, key)
     if options.data_path is not None:
         check_path(options.data_path)

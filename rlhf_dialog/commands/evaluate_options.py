@@ -43,7 +43,7 @@ class AgentOptions(PrecisionOption):
     )
     trust_config: bool = option(
         "let the config.yaml beside the agent do what --config may: ask a server or the Hub, read environment "
-        "variables and pickled weights, use rewards of --register"
+        "variables and pickled weights, use rewards of --register; and let the agent's folder be a link out of its run"
     )
     trust_remote_code: bool = option(f"{TRUST_REMOTE_CODE}; that of --baseline too")
     judge: tuple[str, ...] = option(

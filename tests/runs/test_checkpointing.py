@@ -178,6 +178,23 @@ def test_a_run_that_began_before_code_was_recorded_goes_on_with_a_line(tmp_path,
     assert "does not record the code" not in caplog.text
 
 
+def test_a_resumed_run_follows_its_own_checkpoints_elsewhere_with_a_line(tmp_path, caplog):
+    caplog.set_level("INFO", logger="rlhf_dialog")
+    trained_in(tmp_path / "run", 1)
+    (tmp_path / "metrics.jsonl").write_text("")
+    (tmp_path / "run/checkpoints").rename(tmp_path / "scratch")
+    (tmp_path / "run/checkpoints").symlink_to(tmp_path / "scratch")
+    for start, iteration in ((Start(resume=True), 1), (Start(weights_from=tmp_path / "run"), 0)):
+        caplog.clear()
+        other = state_in(tmp_path / ("run" if start.resume else "other"))
+        other.run_folder.mkdir(exist_ok=True)
+        other.begin(start)
+        assert other.trainer.iteration == iteration
+        assert len([text for text in caplog.messages if "is a link" in text and str(tmp_path / "scratch") in text]) == 1
+    trained_in(tmp_path / "new", 1)
+    assert not [text for text in caplog.messages if "new/checkpoints is a link" in text]
+
+
 def flip(path):
     data = bytearray(path.read_bytes())
     data[-9] ^= 1

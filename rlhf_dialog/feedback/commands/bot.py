@@ -32,11 +32,12 @@ class BotOptions(Options):
 
 class InitOptions(BotOptions):
     agent: str = option("the first version: an agent folder, a training run, or a name on the Hub")
+    trust_config: bool = option("follow an agent folder of a run that is a link out of the run")
 
 
 def run_init(options: InitOptions) -> None:
     """Make the bot folder."""
-    bot = Bot.create(options.run, options.agent)
+    bot = Bot.create(options.run, options.agent, options.trust_config)
     logger.info("bot made in %s; talk to it: rlhf-dialog chat --agent %s", bot.folder, quote(str(bot.folder)))
 
 
@@ -46,7 +47,9 @@ class LearnOptions(BotOptions):
         "instead of training, take this agent, which was trained elsewhere from the champion, and promote it if it passes",
         metavar="DIR",
     )
-    trust_config: bool = option("let sft_data_path in the bot's config.yaml name data on the Hub")
+    trust_config: bool = option(
+        "let sft_data_path in the bot's config.yaml name data on the Hub, and follow a --candidate that is a link out of its run"
+    )
 
 
 def run_learn(options: LearnOptions) -> None:
