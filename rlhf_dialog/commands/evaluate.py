@@ -208,6 +208,8 @@ def read_run(options: EvaluateOptions) -> RunConfig | None:
 
 def build_judges(options: EvaluateOptions, task: Task) -> "Judges":
     """The run's reward, its classifier or another one in its place, --judge, and METEOR as the reward has it."""
+    from rlhf_dialog.distributed.random_states import generators_of_users
+    from rlhf_dialog.distributed.world import World
     from rlhf_dialog.evaluation.measure import default_judges as judges_by
 
     reward, run, classifiers = None, task.run, task.classifiers()
@@ -219,7 +221,8 @@ def build_judges(options: EvaluateOptions, task: Task) -> "Judges":
     scorer = None
     if run and reward:
         skip = run.config.on_reward_error == "skip"
-        scorer = Scorer(reward, skip, run.config.reward_timeout_s, run.config.truncation_penalty)
+        around = partial(generators_of_users, options.seed, World())
+        scorer = Scorer(reward, skip, run.config.reward_timeout_s, run.config.truncation_penalty, around=around)
     judges = judges_by(scorer)
     if options.intent_model and not (judges.intent and classifiers):
         judges.intent = Intent(options.intent_model, precision="fp32").move_to(options.device)
