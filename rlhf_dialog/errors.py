@@ -51,7 +51,7 @@ class SignalExit(SystemExit):
     """A signal has asked the process to end with code 128 + its number; a SystemExit of any other kind is not a signal's."""
 
 
-USER_CODE_RAISES = (Exception, SystemExit, GeneratorExit)  # handle SignalExit, which must pass, before them
+ASKED_TO_END = (KeyboardInterrupt, SignalExit)  # by Ctrl-C or a signal; any other exception of a user's code is its own
 
 
 def check_installed(package: str, asked_by: str) -> None:

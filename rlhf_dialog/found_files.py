@@ -3,6 +3,8 @@
 A link out of the folder could make the program read any file of this machine, and write its content into what is published.
 A folder of the Hub's cache (`models--*/snapshots/REVISION`) also has the blobs of its own entry (`models--*/blobs`), to
 which its files are links. Nothing is opened here, so that a pipe cannot wait for a writer.
+
+The folder that the user names may itself be a link. The parts of a run, which a command finds below its folder, may not.
 """
 
 import os
@@ -10,6 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rlhf_dialog.errors import UserError
+
+PARTS = ("agent", "best_agent", "checkpoints")  # the folders of a run that commands read
+OF_A_RUN = ("config.yaml", "metrics.jsonl", "checkpoints")  # one of them is in the folder of every run
 
 
 def check_files(folder: str | Path, names: Iterable[str] | None = None) -> None:
@@ -34,6 +39,22 @@ def check_files(folder: str | Path, names: Iterable[str] | None = None) -> None:
             if not entry.name.startswith("."):
                 _check(entry, root, places)
                 left.append(entry)
+
+
+def check_part(folder: str | Path, trusted: bool = False, of_run: bool = False) -> None:
+    """Raises UserError where `folder` is the agent or the checkpoints of a run and leads out of the run, unless `trusted`.
+
+    of_run: a command has found it in the run that the user named; else only a folder beside the files of a run counts.
+    """
+    path = Path(folder).expanduser()
+    if trusted or not (of_run or (path.name in PARTS and any((path.parent / name).exists() for name in OF_A_RUN))):
+        return
+    if not is_below(path, path.parent):
+        raise UserError(
+            f"is a link out of the run, to {os.path.realpath(path)}, so it is not opened",
+            where=str(path),
+            remedy="name that folder if you want it, or follow the link with --trust_config",
+        )
 
 
 def is_below(path: str | Path, folder: str | Path) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Generic, TypeVar
 
-from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
+from rlhf_dialog.errors import ASKED_TO_END, RunStopped, UserError
 
 T = TypeVar("T")
 GRACE = 10.0  # seconds after the limit within which the caller must react; else the process ends itself
@@ -131,13 +131,13 @@ def all_stacks() -> str:
 def as_user_error(who: str, cls: type = object, kind: type[UserError] = UserError) -> Iterator[None]:
     """Turn exceptions of the block into `kind`: who raised, what, which line (`find_user_line`).
 
-    UserError, RunStopped and the end that Ctrl-C or a signal asks for pass; a SystemExit of the user's own does not.
+    UserError, RunStopped and the end that Ctrl-C or a signal asks for pass; other exceptions of the user's own do not.
     """
     try:
         yield
-    except (UserError, RunStopped, SignalExit):
+    except (UserError, RunStopped, *ASKED_TO_END):
         raise
-    except USER_CODE_RAISES as error:
+    except BaseException as error:
         place = find_user_line(cls, traceback.extract_tb(error.__traceback__))
         what = shorten(str(error), 200, placeholder=" ...")  # on one line
         raise kind(f"{who} raised {type(error).__name__}: {what}{place}") from error

@@ -92,7 +92,8 @@ class ChatOptions(PrecisionOption):
     )
     trust_remote_code: bool = option(TRUST_REMOTE_CODE)
     trust_config: bool = option(
-        "build a network of your own (--register) with the arguments that the agent's folder names"
+        "build a network of your own (--register) with the arguments that the agent's folder names, and "
+        "follow an agent folder of a run that is a link out of the run"
     )
 
 

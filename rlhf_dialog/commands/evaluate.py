@@ -32,6 +32,7 @@ from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation import report
 from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
 from rlhf_dialog.evaluation.untrusted import RunConfig, read_run_config
+from rlhf_dialog.found_files import check_part
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
@@ -94,6 +95,7 @@ def check(options: EvaluateOptions) -> None:
     named += [("--judge", one) for one in options.judge if not one.startswith("{")]
     for key, folder in named:
         if folder:
+            check_part(folder, options.trust_config)
             check_folder(folder, key)
     if options.data_path is not None:
         check_path(options.data_path)
@@ -206,6 +208,8 @@ def read_run(options: EvaluateOptions) -> RunConfig | None:
 
 def build_judges(options: EvaluateOptions, task: Task) -> "Judges":
     """The run's reward, its classifier or another one in its place, --judge, and METEOR as the reward has it."""
+    from rlhf_dialog.distributed.random_states import generators_of_users
+    from rlhf_dialog.distributed.world import World
     from rlhf_dialog.evaluation.measure import default_judges as judges_by
 
     reward, run, classifiers = None, task.run, task.classifiers()
@@ -217,7 +221,8 @@ def build_judges(options: EvaluateOptions, task: Task) -> "Judges":
     scorer = None
     if run and reward:
         skip = run.config.on_reward_error == "skip"
-        scorer = Scorer(reward, skip, run.config.reward_timeout_s, run.config.truncation_penalty)
+        around = partial(generators_of_users, options.seed, World())
+        scorer = Scorer(reward, skip, run.config.reward_timeout_s, run.config.truncation_penalty, around=around)
     judges = judges_by(scorer)
     if options.intent_model and not (judges.intent and classifiers):
         judges.intent = Intent(options.intent_model, precision="fp32").move_to(options.device)

@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE
 from rlhf_dialog.commands.options import PrecisionOption, option
 from rlhf_dialog.config.registry import MetricFactory, RewardFactory
@@ -18,6 +16,7 @@ from rlhf_dialog.rewards.function_reward import FunctionReward
 from rlhf_dialog.rewards.intent import KEY as INTENT_KEY
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.reward_model import RewardModel
+from rlhf_dialog.yaml_files import parse_yaml
 
 if TYPE_CHECKING:
     from rlhf_dialog.evaluation.measure import Judges
@@ -44,7 +43,7 @@ class AgentOptions(PrecisionOption):
     )
     trust_config: bool = option(
         "let the config.yaml beside the agent do what --config may: ask a server or the Hub, read environment "
-        "variables and pickled weights, use rewards of --register"
+        "variables and pickled weights, use rewards of --register; and let the agent's folder be a link out of its run"
     )
     trust_remote_code: bool = option(f"{TRUST_REMOTE_CODE}; that of --baseline too")
     judge: tuple[str, ...] = option(
@@ -142,9 +141,9 @@ def _reward_node(word: str) -> dict[str, Any] | None:
     if not word.startswith("{"):
         return None
     try:
-        node = yaml.safe_load(word)
-    except yaml.YAMLError as error:
-        raise UserError(f"--judge: {word!r:.100} is not YAML: {' '.join(str(error).split())}") from error
+        node = parse_yaml(word)
+    except ValueError as error:
+        raise UserError(f"--judge: {word!r:.100} is not YAML: {error}") from error
     is_reward = isinstance(node, dict) and isinstance(node.get("id"), str) and set(node) <= {"id", "args"}
     if not is_reward or not isinstance(node.get("args") or {}, dict):
         raise UserError(f"--judge: {word!r:.100} must be {{id: Name, args: {{..}}}}")

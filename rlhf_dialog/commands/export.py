@@ -12,7 +12,7 @@ from rlhf_dialog.commands.options import REGISTER, Options, option, register, ru
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.found_files import check_files, not_trusted
+from rlhf_dialog.found_files import check_files, check_part, not_trusted
 from rlhf_dialog.runs.checkpoint import as_user_error, checkpoints_of, iteration_of, newest_checkpoint, read_state
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ tokenizer must be local folders, and no pickles are read and no code is run. --t
     output: str = option("new or empty folder to write")
     model_path: str | None = option("folder of the model that the run started from; default: as in the configuration")
     tokenizer_path: str | None = option("folder of its tokenizer; default: as in the configuration")
-    trust_config: bool = option("allow Hub models, pickles and code that the run's config.yaml asks for")
+    trust_config: bool = option(
+        "allow Hub models, pickles and code that the run's config.yaml asks for, and checkpoints that are a link"
+    )
     register: str | None = option(REGISTER)
 
 
@@ -47,6 +49,7 @@ def run(options: ExportOptions) -> None:
     """Write the agent, and say how to talk to it."""
     if options.register:
         register(options.register)
+    check_part(options.run / "checkpoints", options.trust_config, of_run=True)
     chosen = _choose(options.run, options.checkpoint)
     from rlhf_dialog.models.saved_agent import save_agent
     from rlhf_dialog.runs.verification import verify

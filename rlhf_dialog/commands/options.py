@@ -30,7 +30,7 @@ from rlhf_dialog.commands import command_line
 from rlhf_dialog.config.loading import check_keys, dump_yaml, find_config, load_config, load_settings, parse_arguments
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.settings import AsksPrecision, Precision, Settings
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import ASKED_TO_END, UserError
 
 logger = logging.getLogger(__name__)
 LAST = ("device", "precision", "debug")  # of the options of a command
@@ -260,8 +260,12 @@ def register(path: str) -> None:
         raise UserError(f"--register {path}: is not a regular file; name a Python file that registers your classes")
     words, sys.argv = sys.argv, [path]
     try:
-        runpy.run_path(path, run_name="registered")
-    except (Exception, SystemExit) as error:
+        module = types.ModuleType("registered")
+        module.__dict__.update(runpy.run_path(path, run_name=module.__name__))
+        sys.modules[module.__name__] = module  # so that a class of it has a file
+    except ASKED_TO_END:
+        raise
+    except BaseException as error:
         raise UserError(f"--register {path}: {type(error).__name__}: {error}") from error
     finally:
         sys.argv = words

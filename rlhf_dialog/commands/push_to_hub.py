@@ -18,6 +18,7 @@ from rlhf_dialog.commands.command_line import new_folder
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.config.checks import repository_name
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import check_part
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class PushOptions(Options):
     private: bool = option("create the repository as private; default: public")
     overwrite: bool = option("replace the files of a repository that holds something else")
     evaluation: Path | None = option("output of evaluate; default: evaluation.json in the run, if it is of this agent")
+    trust_config: bool = option("follow an agent folder of a run that is a link out of the run")
     dry_run: bool = option("only write the folder that would be uploaded, and list its files")
     output: str | None = option("new or empty folder for --dry_run; default: ./hub_NAME")
 
@@ -45,6 +47,7 @@ def run(options: PushOptions) -> None:
         raise UserError(
             f"--agent: no such folder: '{options.agent}'; give the folder of an agent, e.g. run_results/first/agent"
         )
+    check_part(options.agent, options.trust_config)
     from rlhf_dialog.publishing.files import write
     from rlhf_dialog.publishing.repository import Target
     from rlhf_dialog.runs.publish import package, publish

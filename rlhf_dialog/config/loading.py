@@ -19,25 +19,12 @@ from rlhf_dialog.config.registry import EnvironmentFactory, ModelFactory, Reward
 from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.config.synonyms import NO_EFFECT
 from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.yaml_files import parse_yaml, read_text
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)
-YAML_FAULTS = yaml.YAMLError, ValueError  # the latter of a date such as 2026-99-99
 ENDS = ("max_iterations", "total_episodes", "total_time_steps")  # the keys that end a run, of which one is enough
 KL_KEYS = ("ref_model", "kl_coef", "kl_target", "kl_rate", "kl_clip")
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Rejects duplicate keys, of which PyYAML silently takes the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, str) and key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' appears twice", key_node.start_mark)
-            seen.add(key if isinstance(key, str) else id(key_node))
-        return super().construct_mapping(node, deep)
 
 
 def find_config(name: str) -> Path:
@@ -64,18 +51,16 @@ def shipped_folder(folder: str) -> Path:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping that the file holds. Raises UserError if it is unreadable, not YAML, or not a mapping."""
+    """The mapping that the file holds. Raises UserError if it is unreadable, no YAML within limits, or not a mapping."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+        if re.search(r"^globals\s*:", text, re.MULTILINE):
+            raise ValueError("a `globals:` block (Jinja variables) is not supported; write each value where it is used")
+        raw = parse_yaml(text)
+    except OSError as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
-    if re.search(r"^globals\s*:", text, re.MULTILINE):
-        what = "a `globals:` block (Jinja variables) is not supported; write each value where it is used"
-        raise UserError(f"{path}: {what}")
-    try:
-        raw = yaml.load(text, Loader=_UniqueKeyLoader)
-    except YAML_FAULTS as error:
-        raise UserError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise UserError(f"{path}: cannot be read as YAML: {error}") from error
     if raw is None:
         return {}
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
@@ -296,8 +281,8 @@ def parse_arguments(
 
 def _value(key: str, text: str) -> Any:
     try:
-        return yaml.load(text, Loader=_UniqueKeyLoader)
-    except YAML_FAULTS:
+        return parse_yaml(text)
+    except ValueError:
         if text.strip().startswith(("{", "[")):
             raise UserError(f"--{key}: {text!r} is not valid YAML") from None
         return text

@@ -51,6 +51,9 @@ class RunKeys(AsksPrecision, Settings):
     verify_checkpoint: Literal["full", "sizes"] = Field(
         "full", description="what --resume checks of each file of a checkpoint: its SHA-256, or only its size"
     )
+    allow_changed_reward: bool = Field(
+        False, description="let --resume go on when the code of your reward has changed, with a warning"
+    )
     agent_dtype: Literal["auto", "float32", "checkpoint"] = Field(
         "auto",
         description="type of the saved agent's weights. checkpoint: that of model_path; auto: the same, but float32 for trained "

@@ -47,13 +47,23 @@ class Settings(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _read_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _read_value(cls, value: Any, info: ValidationInfo) -> Any:
         annotation = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and annotation in (*WHOLE_NUMBERS, float, float | None):
             raise ValueError("a number")
         if isinstance(value, str) and annotation in WHOLE_NUMBERS and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
             return float(value)  # PyYAML reads 1e5 as text
+        is_nested = isinstance(annotation, type) and issubclass(annotation, Settings)  # which finds its own
+        if not is_nested and _holds_nul(value):
+            raise ValueError("a text without the character NUL, which no path and no name may have")
         return value
+
+
+def _holds_nul(value: Any) -> bool:
+    """Whether a text in nested mappings and lists has the character NUL."""
+    if isinstance(value, dict):
+        return any(_holds_nul(one) for pair in value.items() for one in pair)
+    return any(map(_holds_nul, value)) if isinstance(value, list | tuple) else isinstance(value, str) and "\0" in value
 
 
 def schema_text(settings: type[Settings]) -> str:

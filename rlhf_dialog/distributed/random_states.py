@@ -42,6 +42,21 @@ def random_states_kept() -> Iterator[None]:
         restore_random_states(*states)
 
 
+@contextmanager
+def generators_of_users(seed: int, world: World, *path: int) -> Iterator[None]:
+    """For code of the user: in the block the generators are seeded by the path, and after it they are what they were before.
+
+    So is torch's default type: a reward that seeds, or changes it, does not change what the run draws and computes.
+    """
+    dtype = torch.get_default_dtype()
+    with random_states_kept():
+        seed_rank(seed, world, *path)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+
+
 def random_states() -> RandomStates:
     """The states of the random generators of this process: python, numpy, torch, and of its own CUDA device."""
     generators = {"torch": torch.get_rng_state()}

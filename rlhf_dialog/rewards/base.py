@@ -213,6 +213,12 @@ def needs_device(reward: BaseReward) -> bool:
     return any(one.uses_device or one.frozen_models() for one in walk(reward))
 
 
+def runs_user_code(reward: BaseReward) -> bool:
+    """Whether the reward, or one inside of it, is not of this package, or calls a function of the user's."""
+    classes = [getattr(one, "function", type(one)) for one in walk(reward)]
+    return any(not str(getattr(one, "__module__", "")).startswith("rlhf_dialog.") for one in classes)
+
+
 READS_REFERENCE = " (reads the reference)"  # behind the name of a row that such a reward has chosen
 
 

@@ -1,8 +1,6 @@
 """A reward that is a function from Python: of dialogues, or with the parameters of TRL's reward functions."""
 
-import hashlib
 import inspect
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +9,6 @@ from rlhf_dialog.data.sources.rows import REPLY_KEYS
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward
 
-logger = logging.getLogger(__name__)
 TRL = ("prompts", "completions")
 OURS = ("split", "index", "dialogue", "group", "unanswered")  # of `Dialogue.meta`, which are no columns of the data
 FIELDS = {**dict.fromkeys(REPLY_KEYS, "reference"), "references": "references", "act": "act"}  # column -> of `Dialogue`
@@ -44,17 +41,6 @@ class FunctionReward(BaseReward):
     @property
     def name(self) -> str:
         return self.function_name
-
-    @property
-    def fingerprint(self) -> str:
-        """The function's name and a hash of its source; a warning says where that cannot be read."""
-        try:
-            source = inspect.getsource(self.function)
-        except (OSError, TypeError):
-            text = "reward %s: its source cannot be read, so a resume does not notice when it has changed"
-            logger.warning(text, self.name)
-            return self.name
-        return f"{self.name}, source {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
     def __call__(self, dialogues: list[Dialogue]) -> Any:
         """What the function returns. Of TRL's columns, those without a value that nobody asks for are left out."""

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
@@ -28,6 +28,7 @@ from rlhf_dialog.rewards.base import (
     as_reward_error,
     metric_name,
     needs_device,
+    runs_user_code,
     walk,
 )
 
@@ -77,6 +78,7 @@ class Scorer:
     timeout_s: float | None = None  # for all parts together
     truncation_penalty: float = 0.0
     sizes: PartSizes = field(default_factory=PartSizes)  # dialogues at a time, where a GPU has no memory for all
+    around: Callable[[], AbstractContextManager[None]] = nullcontext  # calls of user code
 
     def score(self, dialogues: list[Dialogue]) -> Scores:
         """The scores of the dialogues with their parts; a reward that is not a sum is a single part of weight 1.
@@ -84,7 +86,9 @@ class Scorer:
         Raises RewardError when the reward raises, or returns anything but one finite number for each dialogue (under
         `skip_unscored`: one number or None), and RewardTimeout after `timeout_s`.
         """
-        return _add_up(self._score_parts(self._parts(), dialogues), len(dialogues))
+        parts = self._parts()
+        with self._around(parts):
+            return _add_up(self._score_parts(parts, dialogues), len(dialogues))
 
     def begin(self, dialogues: list[Dialogue]) -> Callable[[], Scores]:
         """Start `score` while the caller computes something else; call the result to get the scores.
@@ -96,11 +100,20 @@ class Scorer:
         aside = {name: part for name, part in parts.items() if not needs_device(part.reward)}
         if self.timeout_s is not None or not aside:
             return lambda: self.score(dialogues)
-        work = user_code.BackgroundCall(lambda: self._score_parts(aside, dialogues))
+
+        def score_aside() -> dict[str, PartScore]:
+            with self._around(aside):
+                return self._score_parts(aside, dialogues)
+
+        work = user_code.BackgroundCall(score_aside)
 
         def scores() -> Scores:
             rest = {name: part for name, part in parts.items() if name not in aside}
-            found = self._score_parts(rest, dialogues) | work.result()
+            if any(runs_user_code(part.reward) for part in rest.values()):
+                work.result()  # one after the other: what surrounds the calls is of the whole process
+            with self._around(rest):
+                found = self._score_parts(rest, dialogues)
+            found |= work.result()
             return _add_up({name: found[name] for name in parts}, len(dialogues))
 
         return scores
@@ -108,6 +121,9 @@ class Scorer:
     def subtract_truncation_penalty(self, totals: NDArray[Any], truncated: NDArray[Any]) -> NDArray[Any]:
         """`totals` (N,) less the penalty where `truncated` (N,), in float64: the score of rollouts and evaluations."""
         return totals - self.truncation_penalty * truncated
+
+    def _around(self, parts: dict[str, Part]) -> AbstractContextManager[None]:
+        return self.around() if any(runs_user_code(part.reward) for part in parts.values()) else nullcontext()
 
     def _parts(self) -> dict[str, Part]:
         return dict(self.reward.weighted_parts) or {self.reward.name: Part(1.0, self.reward)}
@@ -126,7 +142,7 @@ class Scorer:
         """The reward's number for each dialogue; `NoScore` for a missing one, where they are skipped."""
         who = f"reward '{name}'"
         if reward.weighted_parts:
-            return replace(self, reward=reward, timeout_s=seconds).score(dialogues).total
+            return replace(self, reward=reward, timeout_s=seconds, around=nullcontext).score(dialogues).total
 
         def call(some: list[Dialogue]) -> Any:
             found = (reward.score_available if self.skip_unscored else reward)(some)
@@ -148,21 +164,37 @@ class Scorer:
         missing = []
         for i, (value, dialogue) in enumerate(zip(values, dialogues, strict=True)):
             is_number = isinstance(value, Real)
-            if is_number and math.isfinite(value):
-                scores.append(float(value))
+            if is_number and math.isfinite(number := _as_float(value)):
+                scores.append(number)
             elif self.skip_unscored and (is_number or value is None):
                 missing.append(i)
-                why = "no score" if value is None else repr(value)
+                why = "no score" if value is None else _shown(value)
                 scores.append(value if isinstance(value, NoScore) else NoScore(f"gave {why}"))
             else:
                 kind = "which is not finite" if is_number else "which is not a number"
                 raise RewardError(
-                    f"{who} gave {value!r}, {kind}, for dialogue {i} with the response {dialogue.response!r}"
+                    f"{who} gave {_shown(value)}, {kind}, for dialogue {i} with the response {dialogue.response!r}"
                 )
         if missing:
-            text = "%s gave no score for %d of %d dialogues (the first is number %d: %r); they are left out"
-            logger.warning(text, who, len(missing), len(values), missing[0], values[missing[0]])
+            text = "%s gave no score for %d of %d dialogues (the first is number %d: %s); they are left out"
+            logger.warning(text, who, len(missing), len(values), missing[0], _shown(values[missing[0]]))
         return scores
+
+
+def _as_float(number: Any) -> float:
+    """The number as a float; infinite where it is beyond the largest one, as a whole number or a fraction can be."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def _shown(value: Any) -> str:
+    """A value of the user's in at most 200 characters, or its type where it cannot be written."""
+    try:
+        return f"{value!r:.200}"
+    except Exception:  # a whole number of more than 4,300 digits, and what an object of the user's raises
+        return f"a value of the type {type(value).__name__} that cannot be written"
 
 
 def begin_scoring(reward: BaseReward, purpose: Purpose, iteration: int) -> None:
@@ -182,9 +214,11 @@ def metrics_of(reward: BaseReward) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for key, value in values.items():
         if not isinstance(value, Real):
-            raise RewardError(f"reward '{reward.name}': metrics() returned {value!r} for {key!r}; return a number")
+            raise RewardError(
+                f"reward '{reward.name}': metrics() returned {_shown(value)} for {key!r}; return a number"
+            )
         part = key.partition("/")[0] if "/" in key else key.removesuffix(DEVIATION)  # `x` in `x/loss` and in `x_std`
-        metrics[key if part in parts and part != key else metric_name(reward.name, key)] = float(value)
+        metrics[key if part in parts and part != key else metric_name(reward.name, key)] = _as_float(value)
     return metrics
 
 

@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 from rlhf_dialog.atomic_files import disk_errors_as_user_errors
 from rlhf_dialog.config.batch_plan import batch_plan
-from rlhf_dialog.config.loading import find_config, load_config, replace_keys
+from rlhf_dialog.config.loading import find_config, load_config, replace_keys, reward_nodes
 from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder
 from rlhf_dialog.distributed import process_group
 from rlhf_dialog.distributed.memory import warn_of_memory
 from rlhf_dialog.distributed.placement import check_placement
-from rlhf_dialog.distributed.random_states import seed_rank
+from rlhf_dialog.distributed.random_states import generators_of_users, seed_rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import settle_separator
@@ -165,7 +165,7 @@ class PPOAgent:
         check_placement(config, world.device)
         memory = warn_of_memory(config, world.device, world.size)
         with world.fail_together():
-            reward = self.reward or build_reward(config.reward_class.id, config.reward_class.args)
+            reward = self.reward or self._build_reward()
             vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
             source, validation = self.read_source(reward)
         if validation:
@@ -191,6 +191,14 @@ class PPOAgent:
         settle_sizes(self.trainer)
         report_size(self.trainer, source, validation, memory)
         return self.trainer
+
+    def _build_reward(self) -> BaseReward:
+        """The reward of the YAML; a class of the user's that seeds or draws numbers does not change those of the run."""
+        name, args = self.config.reward_class.id, self.config.reward_class.args
+        classes = [RewardFactory.find(node["id"]) for _, node in reward_nodes(self.config.reward_class.model_dump())]
+        is_own = any(cls is not None and not str(cls.__module__).startswith("rlhf_dialog.") for cls in classes)
+        with generators_of_users(self.config.seed, self.world) if is_own else contextlib.nullcontext():
+            return build_reward(name, args)
 
     def read_source(self, reward: BaseReward) -> Source:
         """What the run is trained on, and its validation; a run of your own may read something else."""

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from rlhf_dialog.atomic_files import atomic_folder, remove_whole, replace_text, write_json
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.found_files import check_files
+from rlhf_dialog.found_files import check_files, is_below
 from rlhf_dialog.json_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.runs.verification import STATE, add_seal, way_back
 
@@ -141,6 +141,11 @@ def as_user_error(source: Path, remedy: Callable[[Path], str] = lambda _: "") ->
         faults=DAMAGE,
         in_words=lambda error: f"{type(error).__name__}: {error}",
     )
+
+
+def checkpoint_of_found_run(run: Path) -> Path | None:
+    """The newest checkpoint of a run that somebody else may have made; None where its `checkpoints` lead out of the run."""
+    return newest_checkpoint(run / "checkpoints") if is_below(run / "checkpoints", run) else None
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

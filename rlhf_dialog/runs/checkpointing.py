@@ -101,6 +101,8 @@ class RunCheckpointer:
         with world.fail_together(), checkpoint.as_user_error(source):
             identity.refuse_other_formulas(source, state)
             identity.refuse_another_run(self.identity, state["identity"], source)
+            allowed = self.config.allow_changed_reward
+            identity.refuse_changed_reward(self.identity, state["identity"], source, allowed)
             zero_checkpoint.refuse_another_partitioning(source, state, trainer.engines, world)
         if changes := identity.changed_settings(self.config, state.get("settings")):
             logger.info("resumed with changed settings: %s", "; ".join(changes))

@@ -1,5 +1,6 @@
 """The folder of a run: how a run starts in it, what it may contain, and how it is repaired after a kill."""
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +9,11 @@ from typing import Literal
 from rlhf_dialog.atomic_files import remove_whole, repair_swaps
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import is_below
 from rlhf_dialog.runs.checkpoint import checkpoints_of, finish_saving, iteration_of, newest_checkpoint
 from rlhf_dialog.runs.metrics_file import read_metrics, scan_metrics
 
+logger = logging.getLogger(__name__)
 RUN_FILES = (  # in the order of removal: without checkpoints, nothing resumes a partly removed run
     *("checkpoints", "agent", "best_agent", "evaluation.json", "error.log", "tensorboard", "wandb_run_id", "wandb"),
     *("report.html", "ledger.jsonl", "metrics.jsonl", "local_names.json", "config.yaml"),
@@ -67,6 +70,11 @@ class Start:
             clear(folder, kept)
             for name in extra_files:
                 (folder / name).unlink(missing_ok=True)
+        for run in [folder] if self.resume else [self.weights_from] if self.weights_from else []:
+            if not is_below(run / "checkpoints", run):
+                logger.info(
+                    "%s is a link to %s, which is followed", run / "checkpoints", (run / "checkpoints").resolve()
+                )
         repair(folder)
         return newest_checkpoint(folder / "checkpoints") if self.resume else None
 

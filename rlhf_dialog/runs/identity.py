@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.config.batch_plan import batch_plan
+from rlhf_dialog.config.loading import reward_nodes
+from rlhf_dialog.config.registry import EnvironmentFactory, RewardFactory
 from rlhf_dialog.config.schema import Config, DoubledKeys, PPOKeys, RewardKeys
 from rlhf_dialog.data.chat_template import separator_of
 from rlhf_dialog.data.dialogue import AUTO, Dialogue, tools_of
@@ -19,10 +22,13 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import as_read_again
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import base_parameters
-from rlhf_dialog.rewards.base import BaseReward, models_inside
+from rlhf_dialog.rewards.base import BaseReward, models_inside, walk
 from rlhf_dialog.rewards.function_reward import FunctionReward
+from rlhf_dialog.runs.reward_code import changed_code, code_of
 from rlhf_dialog.runs.verification import sha256_of
 
+logger = logging.getLogger(__name__)
+CODE = "reward code"  # the key of `code_of` in an identity
 SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm", "reference"),
     *("context_size", "min_context_size", "drop_overlap", "max_prompt_length", "turn_separator", "system_prompt"),
@@ -52,6 +58,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "columns": config.env.args.columns,
         "reward_class": essential(config.reward_class.model_dump()),
         "reward parts": part_names(reward),
+        CODE: code_of(_makers(config, reward)),
         "reward models": {name: model_fingerprint(module) for name, (_, module) in models_inside(reward).items()},
         "rollout_batch_size": batch_plan(config).num_responses,
         "num_responses_per_prompt": config.num_responses_per_prompt,
@@ -61,9 +68,15 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "date_string": config.date_string,
         "environment": config.environment and essential(config.environment.model_dump(include={"id", "args"})),
     }
-    if isinstance(reward, FunctionReward):
-        identity["reward function"] = reward.fingerprint
     return as_read_again(identity)
+
+
+def _makers(config: Config, reward: BaseReward) -> list[Any]:
+    """The classes and functions that score: those of the reward and its parts, of the YAML, and of the environment."""
+    inside = [one.function if isinstance(one, FunctionReward) else type(one) for one in walk(reward)]
+    named = [RewardFactory.find(node["id"]) for _, node in reward_nodes(config.reward_class.model_dump())]
+    environment = config.environment and EnvironmentFactory.find(config.environment.id)
+    return [one for one in (*inside, *named, environment) if one is not None]
 
 
 def essential(args: Any) -> Any:
@@ -96,12 +109,29 @@ def differences(now: dict[str, Any], then: Any, here: str = "here", there: str =
 
 def refuse_another_run(now: dict[str, Any], then: Any, source: Path) -> None:
     """Raises UserError that lists every differing key when the checkpoint in `source` belongs to another run."""
-    if changes := differences(now, then):
+    if changes := differences({key: value for key, value in now.items() if key != CODE}, then):
         raise UserError(
             "\n  ".join([f"{source}: belongs to a different run than this one:", *changes])
-            + "\nresume with the values of the checkpoint, or start a new run with its weights: "
-            f"--resume_weights_only {source.parent.parent} --experiment_name <a new name>"
+            + f"\nresume with the values of the checkpoint, or start a new run with its weights: {_new_run(source)}"
         )
+
+
+def refuse_changed_reward(now: dict[str, Any], then: dict[str, Any], source: Path, allowed: bool) -> None:
+    """Raises UserError when the code of the reward is not that of the checkpoint in `source`, unless that is `allowed`."""
+    if CODE not in then:
+        if now[CODE]:
+            text = "%s: does not record the code of the reward (%s), so a change since then is not noticed"
+            logger.info(text, source, ", ".join(now[CODE]))
+    elif changed := changed_code(now[CODE], then[CODE]):
+        what = f"{source}: the code of the reward has changed since then: {', '.join(changed)}"
+        if not allowed:
+            remedy = f"go on with the changed one: --allow_changed_reward true; or begin a new run: {_new_run(source)}"
+            raise UserError(f"{what}; restore it, or {remedy}")
+        logger.warning("%s; the run goes on with the changed one (allow_changed_reward)", what)
+
+
+def _new_run(source: Path) -> str:
+    return f"--resume_weights_only {source.parent.parent} --experiment_name <a new name>"
 
 
 def refuse_other_ranks(config: Config, identity: dict[str, Any], world: World) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit
+from rlhf_dialog.errors import ASKED_TO_END
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +29,9 @@ class OptionalOutputs:
             return
         try:
             action(self.others[name])
-        except SignalExit:
+        except ASKED_TO_END:
             raise
-        except USER_CODE_RAISES as error:
+        except BaseException as error:
             dropped = self.others.pop(name)
             with suppress(Exception):
                 dropped.close()  # before the warning, which a live display would swallow

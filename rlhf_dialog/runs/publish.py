@@ -13,7 +13,7 @@ from rlhf_dialog.json_files import FAULTS, json_or, load_json, read_json
 from rlhf_dialog.publishing.card import CardRun, local_names
 from rlhf_dialog.publishing.files import Files, check_model, is_published, make_package
 from rlhf_dialog.publishing.repository import Target, check_before_run, push, with_owner
-from rlhf_dialog.runs.checkpoint import newest_checkpoint
+from rlhf_dialog.runs.checkpoint import checkpoint_of_found_run
 from rlhf_dialog.runs.identity import sha256_of
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.run_reader import check_run
@@ -82,7 +82,7 @@ def run_of(agent: Path, evaluation: Path | None = None) -> CardRun:
             raise UserError(f"--evaluation: {path} {what}")
     names = frozenset([*json_or(run / LOCAL_NAMES, [], list[str]), *local_names(measured)])
     settings = read_yaml(config) if config.is_file() else {}
-    checkpoint = newest_checkpoint(run / "checkpoints")
+    checkpoint = checkpoint_of_found_run(run)
     state = json_or(checkpoint / "trainer.json", {}, dict[str, Any]) if checkpoint else {}
     known = state.get("versions")  # of the libraries that wrote it
     uses = {str(name): str(version) for name, version in known.items()} if isinstance(known, dict) else versions()

@@ -10,9 +10,9 @@ from rlhf_dialog.data.hub import LOCAL_NAMES
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import verdict_line
 from rlhf_dialog.evaluation.run_page.page import PageSample, RunRecord
-from rlhf_dialog.found_files import check_files
+from rlhf_dialog.found_files import check_files, is_below
 from rlhf_dialog.json_files import FAULTS, json_or, parse_json
-from rlhf_dialog.runs.checkpoint import checkpoints_of, newest_checkpoint
+from rlhf_dialog.runs.checkpoint import checkpoint_of_found_run, checkpoints_of
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.services.ledger import LEDGER, read_ledger
 
@@ -24,7 +24,8 @@ def check_run(folder: Path) -> None:
     """Raises UserError for a file that a page, a plot or a card reads of a run and that may not be opened (`found_files`)."""
     check_files(folder, READ)
     checkpoints = folder / "checkpoints"
-    check_files(checkpoints, ["latest", *(f"{one.name}/trainer.json" for one in checkpoints_of(checkpoints))])
+    if is_below(checkpoints, folder):  # others are not read
+        check_files(checkpoints, ["latest", *(f"{one.name}/trainer.json" for one in checkpoints_of(checkpoints))])
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -83,7 +84,7 @@ def facts_of(folder: Path, num_iterations: int) -> list[tuple[str, str]]:
     if (folder / "config.yaml").is_file():
         facts.append(("the same run again", f"rlhf-dialog train --config {folder}/config.yaml --experiment_name again"))
     with suppress(*FAULTS, UserError):
-        checkpoint = newest_checkpoint(folder / "checkpoints")
+        checkpoint = checkpoint_of_found_run(folder)
         state = json_or(checkpoint / "trainer.json", {}, dict[str, Any]) if checkpoint else {}
         found = [(str(name), str(version)) for name, version in state.get("versions", {}).items()]
         found += [(str(key), value) for key, value in state.get("identity", {}).items() if isinstance(value, str)]

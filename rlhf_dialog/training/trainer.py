@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompt_ids import PromptSampler, warn_about_cut
 from rlhf_dialog.distributed.placement import Placement
+from rlhf_dialog.distributed.random_states import generators_of_users
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import whole_optimizers
 from rlhf_dialog.errors import RunStopped, UserError
@@ -25,7 +27,7 @@ from rlhf_dialog.models.generation import GenerationLimits, Responder, Sampling,
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.models.part_sizes import PartSizes
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, runs_user_code
 from rlhf_dialog.rewards.scoring import Scorer, begin_scoring, load_state, state_of
 from rlhf_dialog.training import checks, iteration_metrics, ppo
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList, newest_turns
@@ -78,7 +80,7 @@ class PPOTrainer:
             config.context_size,
         )
         skip, penalty = config.on_reward_error == "skip", config.truncation_penalty
-        self.scorer = Scorer(reward, skip, config.reward_timeout_s, penalty, self.sizes)
+        self.scorer = Scorer(reward, skip, config.reward_timeout_s, penalty, self.sizes, self.around_reward)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
         if isinstance(self.prompts, PromptList):
             self.sampler = PromptSampler(len(self.prompts), config.seed)
@@ -113,12 +115,18 @@ class PPOTrainer:
         self.rollout = None  # its tensors go before the next one's come
         episodes = self.next_episodes()
         speaker = replace(self.speaker, limits=replace(self.speaker.limits, tell=self.tell))
-        with self.world.fail_together():
+        with self.world.fail_together(), self.around_reward():
             begin_scoring(self.scorer.reward, "rollout", self.iteration + 1)
         with self.world.fail_together(), self.placement.rollout():
             rollout = collect_rollout(episodes, speaker, self.scorer, self.models, self.keep_features)
             rollout, rounding = self.check(rollout)
         return self.learn_from(rollout, rounding)
+
+    def around_reward(self) -> AbstractContextManager[None]:
+        """Around each call of the reward: it draws numbers of its own, by seed, rank and iteration, and the run draws its own."""
+        if not runs_user_code(self.scorer.reward):
+            return nullcontext()
+        return generators_of_users(self.config.seed, self.world, self.iteration)
 
     def check(self, rollout: Rollout) -> tuple[Rollout, Tensor | None]:
         """The rollout without episodes that have no score, and, on the first call, the rounding errors of log-probabilities (K,).
@@ -273,7 +281,8 @@ class PPOTrainer:
         if isinstance(self.prompts, Simulated):
             metrics |= iteration_metrics.dialogue_metrics(rollout, self.world)
         if rollout.reward_scores.parts:
-            metrics |= iteration_metrics.reward_metrics(self.scorer.reward, rollout, self.world)
+            with self.around_reward():
+                metrics |= iteration_metrics.reward_metrics(self.scorer.reward, rollout, self.world)
         start = time.perf_counter()
         metrics |= iteration_metrics.vec_info_metrics(self.vec_info, rollout, self.world)
         return metrics | {"time/vec_info": time.perf_counter() - start}

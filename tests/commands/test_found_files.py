@@ -21,7 +21,7 @@ from rlhf_dialog.commands.dispatcher import main
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.feedback import main as feedback
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.found_files import check_files, is_below
+from rlhf_dialog.found_files import check_files, check_part, is_below
 from rlhf_dialog.runs.lock import LOCK, lock_folder
 from tests.parts import tiny
 from tests.parts.classifiers import save_classifier
@@ -207,6 +207,72 @@ def test_a_command_opens_no_link_out_of_a_folder_and_no_pipe(house, monkeypatch,
 @pytest.mark.parametrize("name", WALK)
 def test_a_command_opens_none_of_the_files_of_a_folder(house, monkeypatch, capfd, name):
     meets(house, monkeypatch, capfd, name, "link", chosen_files(house, name))
+
+
+LINKED = {  # a folder of a run that is a link, and the words that read it
+    "chat with a run": ("agent", "chat --agent run"),
+    "chat": ("agent", "chat --agent run/agent/"),
+    "evaluate": ("agent", f"{EVALUATE} --agent run/agent"),
+    "evaluate with a baseline": ("best_agent", f"{EVALUATE} --agent good --baseline run/best_agent"),
+    "evaluate-policy": ("agent", "evaluate-policy --agent run/agent --dialogues 1 --output out/e.json"),
+    "push-to-hub": ("agent", "push-to-hub --agent run/agent --repo polite --dry_run --output out/hub"),
+    "export": ("checkpoints", "export --run run --output out/agent"),
+    "feedback init": ("agent", "feedback init --run out/bot --agent run"),
+    "feedback init of an agent": ("agent", "feedback init --run out/bot --agent run/agent"),
+    "feedback learn": ("agent", "feedback learn --run bot --candidate run"),
+}
+
+
+@contextmanager
+def moved_out(path: Path, real: Path):
+    """The folder is a link to `real`, where it was moved to; one that is not there is that of the agent."""
+    made = not path.exists()
+    shutil.copytree(path.parent / "agent", real) if made else path.rename(real)
+    path.symlink_to(real)
+    try:
+        yield
+    finally:
+        path.unlink()
+        shutil.rmtree(real) if made else real.rename(path)
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_part_of_a_run_that_is_a_link_is_not_read_unless_it_is_trusted(house, tmp_path, monkeypatch, capfd, name):
+    part, words = LINKED[name]
+    monkeypatch.chdir(house)
+    with moved_out(house / "run" / part, tmp_path / "private"):
+        code, said = outcome(words, capfd)
+        assert (code, f"run/{part}: is a link" in said, "--trust_config" in said) == (2, True, True), said
+        assert list((house / "out").iterdir()) == []
+        _, said = outcome(f"{words} --trust_config", capfd)
+        assert "is a link" not in said
+    for left in (house / "out").iterdir():
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def test_a_folder_that_the_user_names_may_be_a_link(house, tmp_path):
+    (tmp_path / "agent").symlink_to(house / "model")  # beside no file of a run
+    (tmp_path / "mine").symlink_to(house / "run")
+    for folder in (tmp_path / "agent", tmp_path / "mine", tmp_path / "mine/agent", house / "run/agent"):
+        check_part(folder)
+    check_part(tmp_path / "mine/agent", of_run=True)
+
+
+def test_a_report_is_made_without_checkpoints_that_lie_elsewhere(house, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(house)
+    (house / "run/replies.jsonl").rename(tmp_path / "replies.jsonl")  # which is none here
+    trainer = house / "run/checkpoints/iter_000001/trainer.json"
+    trainer.write_text(json.dumps({"versions": {"ours": "version-of-the-run"}}))
+    try:
+        assert outcome("report run --output out/report.html", capfd)[0] == 0
+        assert "version-of-the-run" in (house / "out/report.html").read_text()
+        with moved_out(house / "run/checkpoints", tmp_path / "private"):
+            assert outcome("report run --output out/report.html", capfd)[0] == 0
+            assert "version-of-the-run" not in (house / "out/report.html").read_text()
+    finally:
+        trainer.write_text("{}")
+        (tmp_path / "replies.jsonl").rename(house / "run/replies.jsonl")
+        (house / "out/report.html").unlink()
 
 
 # the rule

@@ -253,7 +253,15 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
         yield module, "_foreach_supported_types", [*module._foreach_supported_types, GpuTensor]
     said = {"is_available": True, "is_bf16_supported": True, "device_count": 1, "current_device": 0}
     said |= {"mem_get_info": (70 << 30, 80 << 30), "memory_allocated": 0, "max_memory_allocated": 0}
-    silent = ("set_device", "_lazy_init", "empty_cache", "reset_peak_memory_stats", "manual_seed_all")
+    silent = (
+        "get_rng_state",
+        "set_rng_state",
+        "set_device",
+        "_lazy_init",
+        "empty_cache",
+        "reset_peak_memory_stats",
+        "manual_seed_all",
+    )
     for name, answer in (said | dict.fromkeys(silent)).items():
         yield torch.cuda, name, lambda *_, answer=answer, **__: answer
     yield torch.accelerator, "current_accelerator", lambda *_, **__: None  # a build for CUDA asks a driver

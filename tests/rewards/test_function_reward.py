@@ -134,20 +134,6 @@ def test_what_is_no_reward_function_is_refused(wrong):
         FunctionReward(wrong)
 
 
-def test_the_fingerprint_is_of_the_source(tmp_path, caplog):
-    def first(dialogues):
-        return [0.0]
-
-    kept, source = FunctionReward(first).fingerprint, "def first(dialogues):\n    return [1.0]\n"
-    assert FunctionReward(first).fingerprint == kept
-    assert kept.startswith("first, ")
-    assert FunctionReward(lambda dialogues: [0.0]).fingerprint != kept
-    assert not caplog.records
-    exec(source, namespace := {})
-    assert FunctionReward(namespace["first"]).fingerprint == "first"
-    assert "first" in caplog.text
-
-
 def test_a_column_of_the_data_comes_before_what_was_read_as_one_and_may_be_empty():
     def reward(completions, **columns):
         return [columns["answer"] == ["kept"] and columns["level"] == [None] and columns["reference"] == ["No ."]]

@@ -1,11 +1,13 @@
 """How a reward is asked: what counts as a score, what is skipped, computed beside or too late, its errors, its life in a run."""
 
+import asyncio
 import math
 import re
 import socket
 import threading
 import time
 import traceback
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +63,9 @@ def test_tuples_and_arrays_are_welcome(kind):
         ([0.0, None, 0.0], "None.*not a number.*dialogue 1 ", False),
         ([0.0, 0.0, math.nan], "nan.*not finite.*dialogue 2 ", False),
         ([-math.inf, 0.0, 0.0], "-inf.*not finite.*dialogue 0 ", False),
+        ([0.0, 10**400, 0.0], "1000.*not finite.*dialogue 1 ", False),
+        ([0.0, Fraction(-(10**400), 3), 0.0], "Fraction.*not finite.*dialogue 1 ", False),
+        ([0.0, 10**5000, 0.0], "int.*not finite.*dialogue 1 ", False),  # Python does not write it
     ],
 )
 def test_unusable_values(value, words, is_bug):
@@ -211,12 +216,14 @@ def test_an_exception_names_the_users_line():
         (KeyboardInterrupt(), KeyboardInterrupt),
         (SignalExit(143), SignalExit),
         (SystemExit(0), RewardError),
+        (BaseException("stop"), RewardError),
+        (asyncio.CancelledError(), RewardError),
     ],
 )
 def test_what_passes_a_reward(error, passes):
     """A signal and an error with words for the user; an exit of the reward's own is an error."""
     for score in (Scorer(Given(error)).score, lambda some: Scorer(Given(error)).begin(some)()):
-        with pytest.raises((Exception, SystemExit, KeyboardInterrupt)) as caught:
+        with pytest.raises(passes) as caught:
             score(DIALOGUES)
         assert type(caught.value) is passes
 

@@ -95,7 +95,7 @@ def test_a_function_as_the_reward_learns_as_a_class_does_and_a_changed_one_refus
     named, source = {"__name__": "mine"}, tmp_path / "mine.py"
     source.write_text("def vowels(dialogues):\n    return [0.0 for dialogue in dialogues]\n", encoding="utf-8")
     exec(compile(source.read_text(encoding="utf-8"), source, "exec"), named)
-    with pytest.raises(UserError, match="reward function: 'vowels, source "):
+    with pytest.raises(UserError, match=r"code of the reward .*vowels.*--allow_changed_reward"):
         PPOAgent.from_config(without, reward=named["vowels"], resume=True, max_iterations=3).train()
     assert PPOAgent(Config(**keys | {"max_iterations": 3}), resume=True, reward=vowels).train()["iteration"] == 3
 

@@ -133,6 +133,68 @@ def test_another_run_is_not_continued(tmp_path):
         other.begin(Start(resume=True))
 
 
+def test_a_run_does_not_go_on_with_a_changed_reward_unless_it_is_told_to(tmp_path, caplog):
+    trained_in(tmp_path, 1)
+
+    def resumed(code: dict[str, str], **keys) -> int:
+        caplog.clear()
+        other = state_in(tmp_path, **keys)
+        other.identity = other.identity | {identity.CODE: code}
+        other.begin(Start(resume=True))
+        other.save()
+        return other.trainer.iteration
+
+    names = identity_code(tmp_path)
+    assert "tests/parts/trainers.py" in names  # the file of the reward of these tests
+    changed = names | {"tests/parts/trainers.py": "another"}
+    with pytest.raises(
+        UserError, match=r"has changed since then: tests/parts/trainers.py; .*--allow_changed_reward true"
+    ):
+        resumed(changed)
+    assert resumed(changed, allow_changed_reward=True) == 1
+    (warning,) = (one.getMessage() for one in caplog.records if one.levelname == "WARNING")
+    assert "tests/parts/trainers.py" in warning
+    with pytest.raises(UserError, match="has changed"):  # the new code is what the next resume compares with
+        resumed(names)
+
+
+def identity_code(folder) -> dict[str, str]:
+    return json.loads((folder / "checkpoints" / "iter_000001" / "trainer.json").read_text())["identity"][identity.CODE]
+
+
+def test_a_run_that_began_before_code_was_recorded_goes_on_with_a_line(tmp_path, caplog):
+    caplog.set_level("INFO", logger="rlhf_dialog")
+    first = state_in(tmp_path)
+    del first.identity[identity.CODE]
+    first.begin(Start())
+    first.save()
+    caplog.clear()
+    other = state_in(tmp_path)
+    other.begin(Start(resume=True))
+    assert len([one for one in caplog.messages if "does not record the code" in one]) == 1
+    other.identity[identity.CODE] = {}  # a reward of this package
+    caplog.clear()
+    other.begin(Start(resume=True))
+    assert "does not record the code" not in caplog.text
+
+
+def test_a_resumed_run_follows_its_own_checkpoints_elsewhere_with_a_line(tmp_path, caplog):
+    caplog.set_level("INFO", logger="rlhf_dialog")
+    trained_in(tmp_path / "run", 1)
+    (tmp_path / "metrics.jsonl").write_text("")
+    (tmp_path / "run/checkpoints").rename(tmp_path / "scratch")
+    (tmp_path / "run/checkpoints").symlink_to(tmp_path / "scratch")
+    for start, iteration in ((Start(resume=True), 1), (Start(weights_from=tmp_path / "run"), 0)):
+        caplog.clear()
+        other = state_in(tmp_path / ("run" if start.resume else "other"))
+        other.run_folder.mkdir(exist_ok=True)
+        other.begin(start)
+        assert other.trainer.iteration == iteration
+        assert len([text for text in caplog.messages if "is a link" in text and str(tmp_path / "scratch") in text]) == 1
+    trained_in(tmp_path / "new", 1)
+    assert not [text for text in caplog.messages if "new/checkpoints is a link" in text]
+
+
 def flip(path):
     data = bytearray(path.read_bytes())
     data[-9] ^= 1

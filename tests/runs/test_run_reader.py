@@ -38,7 +38,7 @@ def test_the_replies_of_an_evaluation(folder):
     [
         ("metrics.jsonl", "", r"metrics\.jsonl: has no metrics yet; train first"),
         ("replies.jsonl", "{}", r"replies\.jsonl is not a file that `evaluate --replies` wrote"),
-        ("config.yaml", "a: [", r"config\.yaml: is not valid YAML"),
+        ("config.yaml", "a: [", r"config\.yaml: cannot be read as YAML"),
     ],
 )
 def test_a_damaged_file_is_named_with_what_to_do(folder, name, text, message):

@@ -2,9 +2,11 @@
 
 import json
 import math
+import random
 import time
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.generation import StopRule
+from rlhf_dialog.rewards.function_reward import FunctionReward
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.trainer import ADVANTAGES
 from tests.parts.trainers import PROMPTS, Holes, Places, Share, collect_next, make_trainer
@@ -27,6 +30,43 @@ def test_responses_to_one_prompt_have_a_group_that_is_counted_over_all_ranks(mon
     assert [d.meta["group"] for d in rollout.dialogues] == groups
     assert [d.meta["index"] for d in rollout.dialogues] == [taken[group] for group in groups]
     assert all("group" not in prompt.meta for prompt in trainer.prompts)
+
+
+class Drawing(Places):
+    """Draws from all generators, and may seed them before; what it drew is in `drawn`."""
+
+    def __init__(self, seeds=False):
+        super().__init__()
+        self.seeds, self.drawn = seeds, []
+
+    def __call__(self, dialogues):
+        if self.seeds:
+            random.seed(1)
+            np.random.seed(1)
+            torch.manual_seed(1)
+            torch.set_default_dtype(torch.float64)
+        drawn = random.random(), np.random.random(), torch.rand(()).item()
+        self.drawn += [drawn] if dialogues else []
+        return super().__call__(dialogues)
+
+    begin_scoring = lambda self, *_: self([])  # noqa: E731
+    metrics = lambda self: {"x": len(self([]))}  # noqa: E731
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_a_reward_that_seeds_draws_or_sets_the_default_type_changes_nothing_that_the_run_draws(timeout):
+    texts = []
+    for reward in (Places(), Drawing(), Drawing(seeds=True), FunctionReward(Drawing(seeds=True).__call__)):
+        trainer = make_trainer(reward, reward_timeout_s=timeout)
+        texts.append([])
+        for _ in range(3):
+            trainer.step()
+            texts[-1].append([dialogue.response for dialogue in trainer.rollout.dialogues])
+        assert torch.get_default_dtype() is torch.float32
+        if isinstance(reward, Drawing) and not reward.seeds:
+            numbers = zip(*reward.drawn, strict=True)
+            assert [len({*some}) for some in numbers] == [3, 3, 3]  # new ones in each iteration
+    assert texts[0] == texts[1] == texts[2] == texts[3]
 
 
 @pytest.mark.slow

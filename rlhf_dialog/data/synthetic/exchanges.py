@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.yaml_files import parse_yaml
 
 ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
 HELD_OUT = 0.1  # of the exchanges, for validation and for test each
@@ -159,7 +158,7 @@ class Exchange:
 @functools.cache
 def load_desk() -> Desk:
     """The rules of `desk.yaml`, which explains the notation."""
-    rules = yaml.safe_load(DESK.read_text(encoding="utf-8"))
+    rules = parse_yaml(DESK.read_text(encoding="utf-8"))
     words = {name: alternatives(text) for name, text in rules["words"].items()}
     return Desk(words, [_subject(name, body) for name, body in rules["subjects"].items()])
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from rlhf_dialog.evaluation.gain import MOST, NUM_ITERATIONS, REFERENCE, Gain, quarter_change, recent_gain
 from rlhf_dialog.evaluation.intervals import Interval, mean_statistic, unpaired_difference
+from rlhf_dialog.yaml_files import parse_yaml
 
 FEW_ITERATIONS, MIN_ITERATIONS, MIN_VALIDATIONS = 4, 12, 4
 GROWN = 0.1  # nats per token: a KL below it may grow
@@ -64,7 +64,7 @@ class Sign:
 @cache
 def all_signs() -> dict[str, Sign]:
     """The signs by their names, in the order of the table."""
-    rows = yaml.safe_load((Path(__file__).parent / "signs.yaml").read_text(encoding="utf-8"))
+    rows = parse_yaml((Path(__file__).parent / "signs.yaml").read_text(encoding="utf-8"))
     return {row["sign"]: Sign(**row) for row in rows}
 
 

@@ -36,11 +36,12 @@ class InitOptions(BotOptions):
         "system message of all dialogues with the bot, for answers and for learning (default: that of the agent)",
         metavar="TEXT",
     )
+    trust_config: bool = option("follow an agent folder of a run that is a link out of the run")
 
 
 def run_init(options: InitOptions) -> None:
     """Make the bot folder."""
-    bot = Bot.create(options.run, options.agent, options.system_prompt)
+    bot = Bot.create(options.run, options.agent, options.system_prompt, options.trust_config)
     logger.info("bot made in %s; talk to it: rlhf-dialog chat --agent %s", bot.folder, quote(str(bot.folder)))
 
 
@@ -50,7 +51,9 @@ class LearnOptions(BotOptions):
         "instead of training, take this agent, which was trained elsewhere from the champion, and promote it if it passes",
         metavar="DIR",
     )
-    trust_config: bool = option("let sft_data_path in the bot's config.yaml name data on the Hub")
+    trust_config: bool = option(
+        "let sft_data_path in the bot's config.yaml name data on the Hub, and follow a --candidate that is a link out of its run"
+    )
 
 
 def run_learn(options: LearnOptions) -> None:

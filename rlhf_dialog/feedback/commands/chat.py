@@ -14,6 +14,7 @@ from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.chat_session import ChatSession
 from rlhf_dialog.feedback.page.loaded_versions import load_agent
 from rlhf_dialog.feedback.store.bot import Bot, is_bot
+from rlhf_dialog.found_files import check_part
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import at_temperature
 
@@ -47,7 +48,9 @@ class Partner:
         if self.bot is None:
             place = Path(name).expanduser()
             is_run = (place / "agent").is_dir() and not (place / "config.json").exists()
-            folder = hub.model_folder(str(place / "agent") if is_run else name, "--agent", trust_remote_code)
+            name_of_agent = str(place / "agent") if is_run else name
+            check_part(name_of_agent, options.trust_config, of_run=is_run)
+            folder = hub.model_folder(name_of_agent, "--agent", trust_remote_code)
             agent = load_agent(
                 folder, options.tokenizer, options.device, trust_remote_code, adjust, options.trust_config
             )

@@ -113,7 +113,7 @@ def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -
         learner = Learner(bot, settings)
         state = NightState(None, snapshot.last_event, last_turn=None, plan=[])
         try:
-            learner.load_agent(agent_source(candidate))
+            learner.load_agent(agent_source(candidate, trust_config))
         except UserError as error:
             raise error.with_location("--candidate", "--agent") from error
         report = _report(bot, snapshot, _too_little_heldout(snapshot) or "")

@@ -32,7 +32,7 @@ from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
-from rlhf_dialog.found_files import check_files
+from rlhf_dialog.found_files import check_files, check_part
 from rlhf_dialog.json_files import damage_as_user_error, load_json
 from rlhf_dialog.runs.lock import lock_folder, open_lock
 
@@ -80,17 +80,18 @@ class Bot:
         self.id = str(self._read()["bot"])
 
     @classmethod
-    def create(cls, folder: str | Path, agent: str, system_prompt: str | None = None) -> "Bot":
+    def create(cls, folder: str | Path, agent: str, system_prompt: str | None = None, trusted: bool = False) -> "Bot":
         """A new bot that begins with a copy of `agent`: a folder, a training run, another bot, or a name on the Hub.
 
         `system_prompt` replaces that of the agent. The folder has everything, or does not exist. Raises UserError when it is not
-        empty, when there is no such agent, and when the agent cannot write the system prompt.
+        empty, when there is no such agent, when it is a link out of its run that is not `trusted`, and when the agent cannot
+        write the system prompt.
         """
         folder = Path(folder).expanduser()
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             what = "is a bot already" if is_bot(folder) else "is not an empty folder"
             raise UserError(f"{folder}: {what}; choose another name with --run")
-        source = agent_source(agent)
+        source = agent_source(agent, trusted)
         with atomic_folder(folder) as target:
             copy_agent(source, target / "versions" / FIRST / "agent")
             if system_prompt is not None:
@@ -356,10 +357,10 @@ def _taint(records: dict[str, Any], person: str) -> set[str]:
     return marked
 
 
-def agent_source(agent: str) -> Path:
+def agent_source(agent: str, trusted: bool = False) -> Path:
     """The folder of an agent: itself, `agent/` of a training run, a bot's champion, or the local copy of a model of the Hub.
 
-    Raises UserError when there is none.
+    Raises UserError when there is none, or it is a link out of its run (`check_part`).
     """
     folder = Path(agent).expanduser()
     if is_bot(folder):
@@ -372,6 +373,8 @@ def agent_source(agent: str) -> Path:
     source = folder if folder.is_dir() else Path(model_folder(agent, "--agent"))
     if not (source / "config.json").is_file() and (source / "agent").is_dir():
         source = source / "agent"
+        check_part(source, trusted, of_run=True)
+    check_part(source, trusted)
     if not (source / "config.json").is_file() or not any(path.suffix in WEIGHTS for path in source.iterdir()):
         raise UserError(
             f"--agent: '{agent}' holds no agent (config.json and weights); name an agent folder, or a finished training run"

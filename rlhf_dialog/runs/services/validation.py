@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
-from rlhf_dialog.distributed.random_states import random_states_kept, seed_everything
+from rlhf_dialog.distributed.random_states import generators_of_users, random_states_kept, seed_everything
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.measure import Measured, default_judges, measure
 from rlhf_dialog.evaluation.replies import Replies, generate_share, join_replies
@@ -48,7 +50,8 @@ class Validation(Service):
         self.config, self.num_prompts = config, num_prompts
         self.prompts: list[Dialogue] = []
         skip = config.on_reward_error == "skip"
-        self.scorer = Scorer(reward, skip, config.reward_timeout_s, config.truncation_penalty)
+        around = partial(generators_of_users, config.seed, World())
+        self.scorer = Scorer(reward, skip, config.reward_timeout_s, config.truncation_penalty, around=around)
         self.best: Best | None = None
         self.pause: Callable[[], AbstractContextManager[object]] = nullcontext
         self.run: PPORun | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf_dialog.atomic_files import replace_text
-from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit
+from rlhf_dialog.errors import ASKED_TO_END
 from rlhf_dialog.found_files import check_files
 
 logger = logging.getLogger(__name__)
@@ -53,9 +53,9 @@ class WandbTracker:
             return self._init(mode)
         try:
             return self._init(mode)
-        except SignalExit:
+        except ASKED_TO_END:
             raise
-        except USER_CODE_RAISES as error:
+        except BaseException as error:
             with suppress(Exception):
                 wandb.teardown()  # its helper process still holds the id of the run
             run = self._init("offline")
@@ -116,9 +116,9 @@ def open_wandb(config: Tracked, folder: Path, resume: bool = False) -> WandbTrac
         return None
     try:
         return WandbTracker(config, folder, resume)
-    except SignalExit:
+    except ASKED_TO_END:
         raise
-    except USER_CODE_RAISES as error:
+    except BaseException as error:
         logger.warning("wandb cannot be used: %s. The run goes on without it", _reason(error))
         return None
 

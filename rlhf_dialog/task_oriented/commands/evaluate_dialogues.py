@@ -17,6 +17,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import cell, compare_dialogues, measure_dialogues, transcript
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.evaluation.untrusted import read_run_config
+from rlhf_dialog.found_files import check_part
 from rlhf_dialog.terminal import Console, message
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class EvaluatePolicyOptions(PrecisionOption):
     output: Path | None = option("JSON file to write; default: evaluation.json beside the agent's folder")
     register: str | None = option(REGISTER, metavar="FILE")
     trust_config: bool = option(
-        "allow the run's files to name things outside of the run folder: your own classes, models on the Hub, files"
+        "allow the run's files to name things outside of the run folder: your own classes, models on the Hub, files; and "
+        "its agent to be a link"
     )
     environment: str | None = option(
         "for language models: a registered environment; default: that of the agent's run, else restaurant"
@@ -72,6 +74,7 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
     check_device(options.device)
     environment = choose_environment(options)
     if options.baseline:
+        check_part(options.baseline, options.trust_config)
         check_folder(str(options.baseline), "--agent")
     from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
     from rlhf_dialog.runs.data_source import build_simulated, play_dialogues, spoken

@@ -16,6 +16,7 @@ from datasets import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
+from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.learned_half import KEY as HALF_KEY
 from rlhf_dialog.data.learned_half import LearnedHalf
@@ -23,6 +24,7 @@ from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.distributed.runtime import keep_freed_memory
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.device import choose_device
 from rlhf_dialog.models.precision import precision_of, set_float32_products, without_tf32
@@ -33,6 +35,7 @@ from rlhf_dialog.training.supervised.settings import SupervisedKeys
 logger = logging.getLogger(__name__)
 Keys = TypeVar("Keys", bound=SupervisedKeys)
 T = TypeVar("T")
+UNLOGGED = "unlogged_loss.json"  # in a checkpoint: the sum of the losses since the last one that was logged
 POOL = 50  # batches that are sorted by length together
 
 
@@ -126,9 +129,9 @@ class SupervisedStage(ABC, Generic[Keys]):
             made = trainer(model=self.model, args=args, train_dataset=dataset, processing_class=self.tokenizer)
         use_onednn(made.model)  # type: ignore[arg-type]
         made.remove_callback(PrinterCallback)
-        made.add_callback(LossLines())
-        made.add_callback(checkpoints)  # the last one, so that it seals what the others wrote
         newest = checkpoints.newest()
+        made.add_callback(LossLines(made, newest))
+        made.add_callback(checkpoints)  # the last one, so that it seals what the others wrote
         if newest:
             restore(newest)
         made.train(resume_from_checkpoint=str(newest) if newest else None)
@@ -222,10 +225,22 @@ def batch_order(lengths: list[int], config: SupervisedKeys) -> list[int]:
 
 
 class LossLines(TrainerCallback):
-    """Logs the loss, with the time that is left, as often as the trainer does."""
+    """Logs the loss, with the time that is left, as often as the trainer does, and keeps the sum of the steps since then in
+    checkpoints, so that the losses of a resumed training are those of one that was not interrupted."""
 
-    def __init__(self) -> None:
-        self.left = TimeLeft()
+    def __init__(self, trainer: Any, source: Path | None):
+        """`source`: the checkpoint that the trainer goes on from."""
+        self.trainer, self.source, self.left = trainer, source, TimeLeft()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.source and (path := self.source / UNLOGGED).is_file():
+            kept = load_json(path)
+            self.trainer._globalstep_last_logged = kept["since"]
+            self.trainer._tr_loss.fill_(kept["sum"])
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        kept = {"since": self.trainer._globalstep_last_logged, "sum": float(self.trainer._tr_loss)}
+        write_json(Path(args.output_dir) / f"checkpoint-{state.global_step}" / UNLOGGED, kept)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.left.first is None:

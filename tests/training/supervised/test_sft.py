@@ -15,6 +15,7 @@ from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.feedback.page.loaded_versions import load_agent
 from rlhf_dialog.models import policy
 from rlhf_dialog.training.supervised import sft
+from rlhf_dialog.training.supervised.checkpoints import Checkpoints
 from tests.parts import tiny
 from tests.parts.saved_models import save
 
@@ -173,6 +174,33 @@ def test_the_weights_of_the_lowest_validation_loss_are_kept_until_patience_ends(
     watch, stopped = watched(monkeypatch, [3.0, 2.0, 2.0, 2.5], evals=3)
     assert [point["step"] for point in watch.points] == [0, 3, 6, 7]
     assert (stopped, watch.best_weights) == (None, None)
+
+
+@pytest.mark.slow
+def test_a_resumed_training_reports_the_losses_of_one_that_was_not_interrupted(tmp_path, monkeypatch):
+    """It is killed between two losses, each of which is a mean over two steps."""
+    tokenizer = tiny.byte_tokenizer()
+    encoder = PromptEncoder(tokenizer, "<EOU>", 128)
+    rows = [sft.example(encoder, Dialogue(turns[:1], reference=turns[1])) for turns, _ in tiny.dialogues(8)]
+    keys = {"data_path": str(tmp_path / "data.jsonl"), "batch_size": 2, "max_steps": 22, "device": "cpu", "evals": 1}
+    (tmp_path / "data.jsonl").write_text("{}")
+
+    def losses(name):
+        return fine_tuned(sft.SFTConfig(output=str(tmp_path / name), **keys), tokenizer, rows, []).train_losses
+
+    whole = losses("whole")
+    assert [one["step"] for one in whole] == [*range(2, 23, 2)]
+
+    def kill_after_five(self, args, state, control, **_):
+        control.should_save = state.global_step == 5
+        if state.global_step == 6:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "on_step_end", kill_after_five)
+        with pytest.raises(KeyboardInterrupt):
+            losses("killed")
+    assert losses("killed") == whole
 
 
 def test_a_template_that_was_not_learned_is_put_away(tmp_path):

@@ -199,7 +199,7 @@ def test_a_line_of_the_loss_says_how_long_the_rest_takes(monkeypatch, caplog):
     now = [1000.0]
     monkeypatch.setattr("rlhf_dialog.terminal.time.monotonic", lambda: now[0])
     caplog.set_level(logging.INFO, logger="rlhf_dialog")
-    lines, state = LossLines(), SimpleNamespace(global_step=0, max_steps=100)
+    lines, state = LossLines(None, None), SimpleNamespace(global_step=0, max_steps=100)
     lines.on_step_begin(None, state, None)
     now[0] += 60
     state.global_step = 30
