@@ -57,6 +57,16 @@ def check_part(folder: str | Path, trusted: bool = False, of_run: bool = False) 
         )
 
 
+def agent_folder(name: str, trusted: bool = False) -> str:
+    """The folder of the agent where `name` is that of a run, else the name as it is. Raises UserError as `check_part`."""
+    place = Path(name).expanduser()
+    if (place / "config.json").exists() or not (place / "agent").is_dir():
+        check_part(place, trusted)
+        return name
+    check_part(place / "agent", trusted, of_run=True)
+    return str(place / "agent")
+
+
 def is_below(path: str | Path, folder: str | Path) -> bool:
     """Whether the path, links resolved, lies in the folder, or in the blobs of its entry in the Hub's cache."""
     return _is_in(path, _places(Path(folder)))

@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
@@ -32,7 +32,7 @@ from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation import report
 from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
 from rlhf_dialog.evaluation.untrusted import RunConfig, read_run_config
-from rlhf_dialog.found_files import check_part
+from rlhf_dialog.found_files import agent_folder, check_part
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
@@ -106,6 +106,7 @@ def check(options: EvaluateOptions) -> None:
 def run(options: EvaluateOptions) -> None:
     """Measure the agent, and write the files."""
     check(options)
+    options = replace(cast(Any, options), agent=agent_folder(options.agent, options.trust_config))
     if options.register:
         register(options.register)
     from rlhf_dialog.data.chat_template import keep_with_room, warn_about_marks

@@ -10,6 +10,7 @@ from rlhf_dialog.commands.options import PrecisionOption, option
 from rlhf_dialog.config.registry import MetricFactory, RewardFactory
 from rlhf_dialog.data.hub import model_folder
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_files import agent_folder
 from rlhf_dialog.rewards.base import BaseReward, free_name, walk
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.function_reward import FunctionReward
@@ -28,7 +29,7 @@ OWN = ("metrics", "before", "after", "difference")  # names that an evaluation g
 class AgentOptions(PrecisionOption):
     """The options that name agents and judges."""
 
-    agent: str = option("folder of the agent (any causal LM folder is one), or its name on the Hub")
+    agent: str = option("folder of the agent (any causal LM folder is one) or of its run, or its name on the Hub")
     baseline: str | None = option(
         "a second agent, folder or name on the Hub, measured on the same prompts: the `before` of the comparison; the "
         "separator and the lengths are those of --agent unless its own folder says otherwise"
@@ -161,7 +162,7 @@ def load_baseline(options: AgentOptions, agent: "ChatAgent", name: str, key: str
     """Another agent with the first agent's precision and length of responses; `key` named it."""
     from rlhf_dialog.models.chat_agent import read_settings
 
-    folder = model_folder(name, key, options.trust_remote_code)
+    folder = model_folder(agent_folder(name, options.trust_config), key, options.trust_remote_code)
     own = read_settings(Path(folder), agent.settings)
     settings = own.model_copy(update=agent.settings.model_dump(include={"max_new_tokens", "precision"}))
     return load_agent(options, folder, settings)

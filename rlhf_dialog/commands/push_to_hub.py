@@ -18,14 +18,14 @@ from rlhf_dialog.commands.command_line import new_folder
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.config.checks import repository_name
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.found_files import check_part
+from rlhf_dialog.found_files import agent_folder
 
 logger = logging.getLogger(__name__)
 
 
 class PushOptions(Options):
     description = __doc__
-    agent: Path = option("folder of the agent, or of a reward model")
+    agent: Path = option("folder of the agent, of its run, or of a reward model")
     repo: str = option("name of the repository: NAME, or USER/NAME")
     private: bool = option("create the repository as private; default: public")
     overwrite: bool = option("replace the files of a repository that holds something else")
@@ -47,17 +47,17 @@ def run(options: PushOptions) -> None:
         raise UserError(
             f"--agent: no such folder: '{options.agent}'; give the folder of an agent, e.g. run_results/first/agent"
         )
-    check_part(options.agent, options.trust_config)
+    agent = Path(agent_folder(str(options.agent), options.trust_config))
     from rlhf_dialog.publishing.files import write
     from rlhf_dialog.publishing.repository import Target
     from rlhf_dialog.runs.publish import package, publish
 
     if not options.dry_run:
         target = Target(options.repo, "--repo", options.private, options.overwrite)
-        logger.info("published: %s", publish(options.agent, target, "--agent", options.evaluation))
+        logger.info("published: %s", publish(agent, target, "--agent", options.evaluation))
         return
     name = options.repo if "/" in options.repo else f"USER/{options.repo}"
-    files, _ = package(options.agent, name, "--agent", options.evaluation)
+    files, _ = package(agent, name, "--agent", options.evaluation)
     output = options.output or f"hub_{options.repo.rpartition('/')[2]}"
     with new_folder(output) as folder:
         try:

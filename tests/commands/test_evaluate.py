@@ -75,6 +75,18 @@ def test_one_agent(script, runs, prompts, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_the_folder_of_a_run_is_evaluated_as_that_of_its_agent(script, runs, tmp_path):
+    run = str(runs[0]).removesuffix("/agent")
+    words = ("--max_prompts", 4, "--no_intent")
+    results = [
+        evaluated(script, tmp_path, "--agent", folder, "--baseline", folder, *words) for folder in (runs[0], run)
+    ]
+    assert results[0]["settings"]["agent_hash"] is not None
+    assert [one["after"] for one in results[1:]] == [results[0]["after"]]
+    assert results[1]["settings"]["agent_hash"] == results[0]["settings"]["agent_hash"]
+
+
+@pytest.mark.slow
 def test_two_agents_on_the_same_prompts(script, runs, tmp_path):
     few, replies = ["--max_prompts", 9, "--draws", 2], tmp_path / "replies.jsonl"
     both = ["--agent", runs[0], "--baseline", runs[1], "--beside", f"again={runs[0]}"]

@@ -21,7 +21,7 @@ from rlhf_dialog.commands.dispatcher import main
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.feedback import main as feedback
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.found_files import check_files, check_part, is_below
+from rlhf_dialog.found_files import agent_folder, check_files, check_part, is_below
 from rlhf_dialog.runs.lock import LOCK, lock_folder
 from tests.parts import tiny
 from tests.parts.classifiers import save_classifier
@@ -256,6 +256,21 @@ def test_a_folder_that_the_user_names_may_be_a_link(house, tmp_path):
     for folder in (tmp_path / "agent", tmp_path / "mine", tmp_path / "mine/agent", house / "run/agent"):
         check_part(folder)
     check_part(tmp_path / "mine/agent", of_run=True)
+
+
+def test_the_folder_of_a_run_stands_for_that_of_its_agent(tmp_path):
+    """Where it is no agent itself, and not where the agent is a link out of the run."""
+    for place in ("run/agent", "model/agent"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "model/config.json").write_text("{}")
+    assert agent_folder(str(tmp_path / "run")) == str(tmp_path / "run/agent")
+    assert agent_folder(str(tmp_path / "model")) == str(tmp_path / "model")
+    assert agent_folder("user/name") == "user/name"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/agent").symlink_to(tmp_path / "run/agent")
+    with pytest.raises(UserError, match="is a link out of the run"):
+        agent_folder(str(tmp_path / "other"))
+    assert agent_folder(str(tmp_path / "other"), trusted=True) == str(tmp_path / "other/agent")
 
 
 def test_a_report_is_made_without_checkpoints_that_lie_elsewhere(house, tmp_path, monkeypatch, capfd):

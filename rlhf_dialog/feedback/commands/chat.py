@@ -14,7 +14,7 @@ from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.chat_session import ChatSession
 from rlhf_dialog.feedback.page.loaded_versions import load_agent
 from rlhf_dialog.feedback.store.bot import Bot, is_bot
-from rlhf_dialog.found_files import check_part
+from rlhf_dialog.found_files import agent_folder
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import at_temperature
 
@@ -46,11 +46,7 @@ class Partner:
         adjust, trust_remote_code = partial(_adjust, options), options.trust_remote_code
         self.bot = Bot(name) if is_bot(Path(name).expanduser()) else None
         if self.bot is None:
-            place = Path(name).expanduser()
-            is_run = (place / "agent").is_dir() and not (place / "config.json").exists()
-            name_of_agent = str(place / "agent") if is_run else name
-            check_part(name_of_agent, options.trust_config, of_run=is_run)
-            folder = hub.model_folder(name_of_agent, "--agent", trust_remote_code)
+            folder = hub.model_folder(agent_folder(name, options.trust_config), "--agent", trust_remote_code)
             agent = load_agent(
                 folder, options.tokenizer, options.device, trust_remote_code, adjust, options.trust_config
             )

@@ -32,7 +32,7 @@ from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
-from rlhf_dialog.found_files import check_files, check_part
+from rlhf_dialog.found_files import agent_folder, check_files
 from rlhf_dialog.json_files import damage_as_user_error, load_json
 from rlhf_dialog.runs.lock import lock_folder, open_lock
 
@@ -370,11 +370,7 @@ def agent_source(agent: str, trusted: bool = False) -> Path:
         raise UserError(
             f"--agent: there is no folder '{agent}'; name an agent, a training run, a bot, or a model on the Hub"
         )
-    source = folder if folder.is_dir() else Path(model_folder(agent, "--agent"))
-    if not (source / "config.json").is_file() and (source / "agent").is_dir():
-        source = source / "agent"
-        check_part(source, trusted, of_run=True)
-    check_part(source, trusted)
+    source = Path(model_folder(agent_folder(agent, trusted), "--agent"))
     if not (source / "config.json").is_file() or not any(path.suffix in WEIGHTS for path in source.iterdir()):
         raise UserError(
             f"--agent: '{agent}' holds no agent (config.json and weights); name an agent folder, or a finished training run"

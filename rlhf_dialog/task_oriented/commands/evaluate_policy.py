@@ -8,8 +8,10 @@ prints the first N dialogues of the agent.
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from rich.table import Table
 
@@ -20,7 +22,7 @@ from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.evaluation.untrusted import check_class, leads_out
-from rlhf_dialog.found_files import check_part, not_trusted
+from rlhf_dialog.found_files import agent_folder, not_trusted
 from rlhf_dialog.task_oriented.commands import evaluate_dialogues
 from rlhf_dialog.task_oriented.commands.evaluate_dialogues import BASELINES, EvaluatePolicyOptions, measures_table
 from rlhf_dialog.task_oriented.domains.loading import MULTIWOZ, OWN
@@ -46,7 +48,7 @@ def run(options: EvaluatePolicyOptions) -> None:
             raise UserError(f"--{name}: found {getattr(options, name)}, wanted {least} or more")
     if options.register:
         register(options.register)
-    check_part(options.agent, options.trust_config)
+    options = replace(cast(Any, options), agent=Path(agent_folder(str(options.agent), options.trust_config)))
     if evaluate_dialogues.is_language_model(options.agent):
         evaluate_dialogues.evaluate(options)
         return

@@ -66,7 +66,7 @@ def test_an_agent_is_measured_beside_both_baselines_and_keeps_its_domain(folder,
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--agent", "RUN"], "is not the agent of a dialogue policy"),
+        (["--agent", "RUN/checkpoints"], "is not the agent of a dialogue policy"),
         (["--agent", "RUN/agent", "--dialogues", "0"], "--dialogues: found 0"),
         (["--agent", "RUN/agent", "--transcripts", "-1"], "--transcripts: found -1"),
         (["--agent", "RUN/agent", "--domain", "restaurant"], "trained on the domain tea"),
