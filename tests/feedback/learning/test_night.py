@@ -14,8 +14,9 @@ from rlhf_dialog.feedback.learning import night as night_module
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement
 from rlhf_dialog.feedback.learning.learner import Learner
-from rlhf_dialog.feedback.learning.night import learn
+from rlhf_dialog.feedback.learning.night import learn, take_snapshot
 from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers
+from rlhf_dialog.feedback.store import examples
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.runs.lock import lock_folder
@@ -110,6 +111,16 @@ def test_a_dry_run_says_it_all_and_writes_nothing(day, monkeypatch):
         word for word in ("of which 12 are", "with 500 held-out ratings (min_heldout)", "about 2500") if word not in why
     ] == []
     assert files(day.folder) == before
+
+
+def test_a_night_of_other_weights_is_another_night(day, monkeypatch):
+    settings = read_settings(day.settings_path)
+    before = take_snapshot(day, settings)
+    assert take_snapshot(day, settings).fingerprint == before.fingerprint
+    monkeypatch.setattr(examples, "cap_weights", lambda counts, cap: dict.fromkeys(counts, 0.5))
+    after = take_snapshot(day, settings)
+    assert after.training.all == before.training.all
+    assert after.fingerprint != before.fingerprint
 
 
 @pytest.mark.parametrize(
