@@ -38,7 +38,7 @@ from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
 STATE, FORMAT = "learner.json", 1
-LEAST_WARMUPS = 2.5  # steps of a bot's first night, in warm-ups
+LEAST_WARMUPS = 3  # steps of a bot's first night, in warm-ups
 GOLDEN_RATIO = (1 + 5**0.5) / 2
 RATE_OF_A_MILLION, LORA_FACTOR = 2e-4, 10  # searched for: experiments/LOG.md, 2026-11-27
 Step = dict[str, list[int]]  # the numbers of the answers, pairs and SFT rows of one optimizer step
@@ -333,9 +333,9 @@ class NightSizes:
     def of(cls, settings: BotSettings, weight: float, num_steps_before: int) -> "NightSizes":
         """Of a night with examples of this weight, of a bot that has made so many steps.
 
-        Until these are LEAST_WARMUPS warm-ups, a night is as long as that takes: a shorter one would change no answer.
+        Until these are LEAST_WARMUPS warm-ups, a night is as long as that takes: a shorter one changes almost no answer.
         """
-        least = round(LEAST_WARMUPS * settings.warmup_steps) - num_steps_before
+        least = LEAST_WARMUPS * settings.warmup_steps - num_steps_before
         return cls.of_steps(settings, weight, settings.steps or max(_steps_by_weight(settings, weight), least))
 
     @classmethod

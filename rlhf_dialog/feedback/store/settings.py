@@ -56,7 +56,7 @@ class OptimizerKeys(ComputeKeys):
         20,
         ge=0,
         le=10**6,
-        description="steps of linear warm-up, over the life of the bot; the first night has 2.5 times as many steps or more",
+        description="steps of linear warm-up, over the life of the bot; the first night has at least three times as many",
     )
     batch_size: int = Field(16, ge=2, le=10**5, description="answers and pairs in each optimizer step")
     epochs: float = Field(4.0, gt=0, le=10**3, description="passes over a night's feedback; may be a fraction")

@@ -65,12 +65,12 @@ def test_the_sizes_of_a_night():
     assert sizes(40, steps=7, batch_size=10, sft_share=0) == (7, 70 / 40, 0)
 
 
-def test_a_first_night_is_as_long_as_two_and_a_half_warm_ups():
+def test_a_first_night_is_as_long_as_three_warm_ups():
     keys = {"epochs": 1, "batch_size": 10, "warmup_steps": 20, "sft_share": 0.5}
-    assert sizes(40, 0, **keys) == (50, 500 / 40, 500)
-    assert sizes(40, 30, **keys) == (20, 200 / 40, 200)
-    assert sizes(40, 50, **keys) == (4, 1, 40)
-    assert sizes(600, 0, **keys) == (60, 1, 600)
+    assert sizes(40, 0, **keys) == (60, 600 / 40, 600)
+    assert sizes(40, 30, **keys) == (30, 300 / 40, 300)
+    assert sizes(40, 60, **keys) == (4, 1, 40)
+    assert sizes(700, 0, **keys) == (70, 1, 700)
     assert sizes(40, 0, **keys, steps=3)[0] == 3
 
 
@@ -84,7 +84,7 @@ def test_what_weighs_less_is_in_fewer_passes_and_at_least_in_one():
 
 
 def test_every_example_is_seen_once_in_each_pass_and_every_step_has_its_share(bot):
-    learner = learner_of(bot, epochs=2, batch_size=10, sft_share=0.2)
+    learner = learner_of(bot, epochs=2, batch_size=10, sft_share=0.2, warmup_steps=0)
     plan = learner.plan(examples(30, 10), num_sft=6)
     assert len(plan) == 8
     for kind, size, passes in (("answers", 30, 2), ("pairs", 10, 2)):
