@@ -258,9 +258,11 @@ class Batches:
             liked, disliked, self.settings.desirable_weight, self.settings.undesirable_weight
         )
         sizes = NightSizes.of_steps(self.settings, training.weight, len(plan))
-        examples = {"answers": training.answers, "pairs": training.pairs}
-        self.weights = {kind: sizes.step_weights(training.weights_of(some)) for kind, some in examples.items()}
-        self.weights["sft"] = torch.ones(len(sft), dtype=torch.float64)
+        self.weights = {
+            "answers": sizes.step_weights(weights.tolist()),
+            "pairs": sizes.step_weights(training.weights_of(training.pairs)),
+            "sft": torch.ones(len(sft), dtype=torch.float64),
+        }
         seen = {kind: weights[[i for step in plan for i in step[kind]]] for kind, weights in self.weights.items()}
         self.mean_weights = {kind: weights.mean().item() if len(weights) else 1.0 for kind, weights in seen.items()}
         self.mean_weight = torch.cat([*seen.values()]).mean().item()
