@@ -1,6 +1,7 @@
 """One `learn`: from a snapshot of the feedback to a new version, which is promoted or refused; with a report of what it did."""
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -352,4 +353,11 @@ def _report(bot: Bot, snapshot: Snapshot, why: str) -> NightReport:
         "steps": sizes.steps if training.num_new else 0,
     }
     power = gate.describe_power(snapshot.heldout, len(snapshot.examples), settings, gate.last_gate(bot))
-    return NightReport(str(bot.folder), snapshot.champion, snapshot.last_event, used, training.left_out, power, why)
+    report = NightReport(str(bot.folder), snapshot.champion, snapshot.last_event, used, training.left_out, power, why)
+    if lowered := [weight for weight in training.weights.values() if weight < 1]:
+        share = float(stored.max_share(settings.person_cap, len(training.people)))
+        report.weighing = (
+            f"person_cap: {len(lowered)} examples of people with many ratings count as {math.fsum(lowered):.0f}, so that nobody "
+            f"has more than {share:.0%} of the weight"
+        )
+    return report

@@ -53,8 +53,8 @@ class ChangedAnswers:
         ]
         if self.changes:
             before, after = (
-                sum(len(text.split()) for text in texts) / len(texts)
-                for texts in ([one.before for one in self.changes], [one.after for one in self.changes])
+                sum(len(answer.split()) for answer in answers) / len(answers)
+                for answers in ([one.before for one in self.changes], [one.after for one in self.changes])
             )
             texts.append(f"words in the answers that changed: {before:.1f} before, {after:.1f} after")
         for change in islice(self.changes, NUM_SHOWN):
@@ -96,6 +96,7 @@ class NightReport:
     metrics: dict[str, float] = field(default_factory=dict)
     went_back: str = ""
     removed: list[str] = field(default_factory=list)
+    weighing: str = ""  # what `person_cap` has changed
     seconds: float = 0.0
 
     def lines(self) -> list[str]:
@@ -107,6 +108,8 @@ class NightReport:
                 f"{used['liked']} liked and {used['disliked']} disliked answers, {used['pairs']} edits and choices; "
                 f"{used['sft']} replies of the SFT data in {used['steps']} steps"
             )
+        if self.weighing:
+            texts.append(self.weighing)
         if self.left_out:
             texts.append(f"left out: {format_counts(self.left_out)}")
         texts.append(f"held out: {self.power}")
