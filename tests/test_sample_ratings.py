@@ -1,8 +1,8 @@
 """The made-up ratings: what they are, and that they are nobody's."""
 
 import json
-import random
 import runpy
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -27,14 +27,14 @@ def store(tmp_path):
 
 def test_they_are_enough_for_a_night_and_count_as_nobody(store):
     examples, settings = read_examples(store), BotSettings()
-    training = training_set(examples, settings, (), random.Random(0))
+    training = training_set(examples, settings, (), "0")
     assert (len(heldout_set(examples, settings)), training.people, training.concerned) == (40, [], [SAMPLES])
     assert training.left_out == {}
     assert "samples: 200 of these ratings were made up" in "\n".join(counts(examples, 0))
 
 
 def test_the_share_of_a_person_is_that_among_people(store):
-    """Two people of ten and two ratings, a cap of one half: each keeps two, whatever the samples are."""
+    """Two people of ten and two ratings, a cap of one half: each weighs two, whatever the samples are."""
     for person, number in (("ann", 10), ("bob", 2)):
         for each in range(number):
             dialogue = store.begin(person, "page", f"{person} {each}".encode().hex().ljust(31, "0") + "1")
@@ -44,10 +44,12 @@ def test_the_share_of_a_person_is_that_among_people(store):
     examples = read_examples(store)
     own = [one for one in examples.all if not one.heldout and one.person != SAMPLES]
     of_bob = sum(one.person == store.hash_person("bob") for one in own)
-    training = training_set(examples, BotSettings(person_cap=0.5), (), random.Random(0))
-    kept = [one.person for one in training.all if one.person != SAMPLES]
+    training = training_set(examples, BotSettings(person_cap=0.5), (), "0")
+    weight = Counter()
+    for one in training.all:
+        weight[one.person] += training.weights[one.event]
     assert of_bob
-    assert [kept.count(store.hash_person(person)) for person in ("ann", "bob")] == [of_bob, of_bob]
+    assert weight == pytest.approx({store.hash_person("ann"): of_bob, store.hash_person("bob"): of_bob, SAMPLES: 160})
 
 
 @pytest.mark.slow

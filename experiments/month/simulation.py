@@ -202,7 +202,7 @@ def _outcome(bot: Bot) -> Row:
 
 
 def troll_shares(bot: Bot) -> Row:
-    """The troll's share of the coming night's training set and of the gate's weight; whether both are within the cap, exactly."""
+    """The troll's share of the weight of the coming night and of its gate; whether both are within the cap, exactly."""
     settings = read_settings(bot.settings_path)
     snapshot = take_snapshot(bot, settings)
     store = bot.store()
@@ -210,13 +210,14 @@ def troll_shares(bot: Bot) -> Row:
         troll = store.hash_person(TROLL)
     finally:
         store.close()
-    rows = Counter(one.person for one in snapshot.training.all)
-    heldout = Counter(one.person for one in snapshot.heldout.all)
-    weights = cap_weights(heldout, settings.person_cap)
-    totals = {person: weights[person] * count for person, count in heldout.items()}
-    cap = settings.person_cap
-    within = all(_is_within(some, troll, cap) for some in (rows, totals))
-    return {"troll_training": _share(rows, troll), "troll_gate": _share(totals, troll), "within_cap": within}
+    shares, within = {}, True
+    for name, some in (("troll_training", snapshot.training), ("troll_gate", snapshot.heldout)):
+        counts = Counter(one.person for one in some.all)
+        weights = cap_weights(counts, settings.person_cap)
+        totals = {person: weights[person] * count for person, count in counts.items()}
+        shares[name] = _share(totals, troll)
+        within &= _is_within(totals, troll, settings.person_cap)
+    return {**shares, "within_cap": within}
 
 
 def _is_within(some: dict[str, Any], person: str, cap: float) -> bool:

@@ -3,8 +3,10 @@
 import logging
 import re
 import sys
+import threading
 from collections import Counter
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from shlex import quote
 
@@ -19,9 +21,10 @@ from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Examples, format_counts, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.feedback.store.store import SAMPLES
-from rlhf_dialog.terminal import Console, visible
+from rlhf_dialog.terminal import Console, TimeLeft, visible
 
 logger = logging.getLogger(__name__)
+INTERVAL = 10.0  # seconds between the lines of a night that no terminal shows
 
 
 class BotOptions(Options):
@@ -69,14 +72,37 @@ def run_learn(options: LearnOptions) -> None:
     if options.candidate is not None:
         report = learn_from_candidate(bot, options.candidate, options.trust_config)
     else:
-        with Progress(transient=True, disable=not sys.stdout.isatty()) as bar:
-            task = bar.add_task("learning", total=None)
-
-            def watch(done: int, steps: int) -> None:
-                bar.update(task, completed=done, total=steps)
-
+        with night_progress() as watch:
             report = learn(bot, options.dry_run, watch, options.trust_config)
     print("\n".join(visible(line) for line in report.lines()))
+
+
+@contextmanager
+def night_progress() -> Iterator[Callable[[int, int], None]]:
+    """To be called with the steps done and all steps: a bar on a terminal; else a line every `INTERVAL` seconds."""
+    if sys.stdout.isatty():
+        with Progress(transient=True) as bar:
+            task = bar.add_task("learning", total=None)
+            yield lambda done, steps: bar.update(task, completed=done, total=steps)
+        return
+    ended, left, shown = threading.Event(), TimeLeft(), "reading the ratings"
+
+    def watch(done: int, steps: int) -> None:
+        nonlocal shown
+        rest = left.text(done / steps)
+        shown = f"step {done} of {steps}{', ' if rest else ''}{rest}" if done < steps else "testing the new version"
+
+    def tell() -> None:
+        while not ended.wait(INTERVAL):
+            logger.info("learning: %s", shown)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        ended.set()
+        thread.join()
 
 
 class RollbackOptions(BotOptions):

@@ -132,7 +132,7 @@ def group_by_kind(heldout: HeldOut, champion: Scores, candidate: Scores) -> tupl
 
     def units_and_weights(some: Sequence[Example]) -> tuple[Numbers, Array]:
         units = np.asarray([numbers[getattr(one, unit)] for one in some], dtype=np.int64)
-        return units, np.asarray([heldout.weights[one.event] for one in some])
+        return units, np.asarray(heldout.weights_of(some))
 
     for kind in sorted({example.kind for example in heldout.answers}):
         answers = [example for example in heldout.answers if example.kind == kind]

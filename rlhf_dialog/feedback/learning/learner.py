@@ -38,6 +38,8 @@ from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
 STATE, FORMAT = "learner.json", 1
+LEAST_WARMUPS = 3  # steps of a bot's first night, in warm-ups
+GOLDEN_RATIO = (1 + 5**0.5) / 2
 RATE_OF_A_MILLION, LORA_FACTOR = 2e-4, 10  # searched for: experiments/LOG.md, 2026-11-27
 Step = dict[str, list[int]]  # the numbers of the answers, pairs and SFT rows of one optimizer step
 Watch = Callable[[int, int], None]  # called with the steps done and all steps
@@ -174,15 +176,19 @@ class Learner:
 
         Each step has its share of answers, pairs and rows of the SFT data; each kind comes in shuffled passes.
         """
-        count = len(training)
-        total, num_steps, sft = night_sizes(self.settings, count)
-        sizes = {"answers": len(training.answers), "pairs": len(training.pairs), "sft": num_sft}
-        wanted = {kind: math.ceil(total * size / count) for kind, size in sizes.items()} | {"sft": sft}
+        sizes = NightSizes.of(self.settings, training.weight, self.num_steps)
+        frequencies = {
+            "answers": sizes.frequencies(training.weights_of(training.answers)),
+            "pairs": sizes.frequencies(training.weights_of(training.pairs)),
+            "sft": torch.ones(num_sft, dtype=torch.float64),
+        }
+        wanted = {kind: math.ceil(round(sizes.passes * one.sum().item(), 6)) for kind, one in frequencies.items()}
+        wanted["sft"] = sizes.num_sft
         with torch_states.random_states_kept():
             torch_states.restore_random_states(*self.random)
-            parts = {kind: _shuffle(sizes[kind], wanted[kind]).tensor_split(num_steps) for kind in sizes}
+            parts = {kind: _shuffle(one, wanted[kind]).tensor_split(sizes.steps) for kind, one in frequencies.items()}
             self.random = torch_states.random_states()
-        return [{kind: part[i].tolist() for kind, part in parts.items()} for i in range(num_steps)]
+        return [{kind: part[i].tolist() for kind, part in parts.items()} for i in range(sizes.steps)]
 
     def train(
         self, training: TrainingSet, sft: Sequence[Dialogue], night: NightState, watch: Watch, save: Save
@@ -192,7 +198,7 @@ class Learner:
         `save` is called every `checkpoint_steps`. Returns the number of steps, and the means over them.
         Raises RunStopped when a loss is not finite.
         """
-        batches = Batches(self, training, sft)
+        batches = Batches(self, training, sft, night.plan)
         while night.done < len(night.plan):
             for name, value in self._step(batches, night.plan[night.done]).items():
                 night.sums[name] = night.sums.get(name, 0.0) + value
@@ -203,15 +209,16 @@ class Learner:
         return {"steps": night.done, **{name: value / night.done for name, value in night.sums.items()}}
 
     def _step(self, batches: "Batches", step: Step) -> dict[str, float]:
-        """One optimizer step: the mean loss of all its examples."""
+        """One optimizer step: the weighted losses of its examples, by their number and the mean weight of the night."""
         settings = self.settings
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * min(1.0, (self.num_steps + 1) / max(settings.warmup_steps, 1))
         count, totals = sum(map(len, step.values())), dict.fromkeys(("loss", "kto", "dpo", "nll", "kl_baseline"), 0.0)
         for name, losses, weight in batches.losses(step):
-            loss = weight * losses.sum() / count
+            loss = weight * losses.sum() / (batches.mean_weight * count)
             loss.backward()
-            totals[name] += losses.sum().item() / max(len(step[KINDS[name]]), 1)
+            kind = KINDS[name]
+            totals[name] += losses.sum().item() / (batches.mean_weights[kind] * max(len(step[kind]), 1))
             totals["loss"] += loss.item()
         totals["kl_baseline"] = batches.baseline
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, settings.max_grad_norm).item()
@@ -231,9 +238,13 @@ KINDS = {"kto": "answers", "dpo": "pairs", "nll": "sft"}
 
 
 class Batches:
-    """The losses of the examples of a night. `baseline`: KTO's z_ref in the newest step."""
+    """The losses of the examples of a night, each times the weight of its row. `baseline`: KTO's z_ref in the newest step.
 
-    def __init__(self, learner: Learner, training: TrainingSet, sft: Sequence[Dialogue]):
+    `mean_weights`: of the rows of each kind that the steps see, and `mean_weight` of all, by which losses are divided. These are
+    constants of the night, so that a batch with little weight counts little.
+    """
+
+    def __init__(self, learner: Learner, training: TrainingSet, sft: Sequence[Dialogue], plan: Sequence[Step]):
         self.policy, self.reference, self.settings = learner.policy, learner.reference, learner.settings
         self.encoder, self.pad_id, self.sft, self.baseline = learner.encoder, learner.encoder.encoder.pad_id, sft, 0.0
         self.rows = learner.encoder.encode_rows(training.all)
@@ -241,30 +252,41 @@ class Batches:
         self.answers = [name for one in training.answers for name in tokenized.row_names(one)]
         self.pairs = [tokenized.row_names(one) for one in training.pairs]
         self.liked = torch.tensor([one.liked for one in training.answers], dtype=torch.bool)
-        liked = int(self.liked.sum())
-        self.weights = formulas.balance_weights(
-            liked, len(training.answers) - liked, self.settings.desirable_weight, self.settings.undesirable_weight
+        weights = torch.tensor(training.weights_of(training.answers), dtype=torch.float64)
+        liked, disliked = (weights[self.liked == label].sum().item() for label in (True, False))
+        self.balance = formulas.balance_weights(
+            liked, disliked, self.settings.desirable_weight, self.settings.undesirable_weight
         )
+        sizes = NightSizes.of_steps(self.settings, training.weight, len(plan))
+        self.weights = {
+            "answers": sizes.step_weights(weights.tolist()),
+            "pairs": sizes.step_weights(training.weights_of(training.pairs)),
+            "sft": torch.ones(len(sft), dtype=torch.float64),
+        }
+        seen = {kind: weights[[i for step in plan for i in step[kind]]] for kind, weights in self.weights.items()}
+        self.mean_weights = {kind: weights.mean().item() if len(weights) else 1.0 for kind, weights in seen.items()}
+        self.mean_weight = torch.cat([*seen.values()]).mean().item()
 
     def losses(self, step: Step) -> Iterator[tuple[str, Tensor, float]]:
-        """For each microbatch: the name of its loss, the losses of its examples (b,), and their weight."""
-        size = self.settings.per_device_microbatch_size
+        """For each microbatch: the name of its loss, the weighted losses of its examples (b,), and the weight of their kind."""
+        size, device = self.settings.per_device_microbatch_size, self.policy.lm.device
         self.baseline = self._baseline(step["answers"])
         beta, liked_weight = self.settings.beta, self.settings.liked_weight
         for part in _cut(step["answers"], size):
-            liked = self.liked[part].to(self.policy.lm.device)
+            liked, weights = self.liked[part].to(device), self.weights["answers"][part].to(device)
             log_ratios, nll = self._log_ratios([self.answers[i] for i in part])
-            baseline, (desirable, undesirable) = torch.tensor(self.baseline), self.weights
+            baseline, (desirable, undesirable) = torch.tensor(self.baseline), self.balance
             kto = formulas.kto_losses(log_ratios, liked, baseline, beta, desirable, undesirable)
-            yield "kto", kto + liked_weight * torch.where(liked, nll, 0.0), 1.0
+            yield "kto", weights.to(kto) * (kto + liked_weight * torch.where(liked, nll, 0.0)), 1.0
         for part in _cut(step["pairs"], max(1, size // 2)):
             log_ratios, nll = self._log_ratios([self.pairs[i][side] for side in (0, 1) for i in part])
             chosen, rejected = log_ratios.chunk(2)
             dpo = formulas.dpo_losses(chosen, rejected, beta)
-            yield "dpo", dpo + liked_weight * nll[: len(part)], self.settings.dpo_weight
+            weights = self.weights["pairs"][part].to(dpo)
+            yield "dpo", weights * (dpo + liked_weight * nll[: len(part)]), self.settings.dpo_weight
         for part in _cut(step["sft"], size):
             rows = [self.encoder.encode_reply(self.sft[i]) for i in part]
-            lengths = torch.tensor([len(row.response) for row in rows], device=self.policy.lm.device)
+            lengths = torch.tensor([len(row.response) for row in rows], device=device)
             yield "nll", -tokenized.compute_logprobs(self.policy, rows, self.pad_id) / lengths, 1.0
 
     def _log_ratios(self, names: list[str]) -> tuple[Tensor, Tensor]:
@@ -275,15 +297,21 @@ class Batches:
         return own - self.reference.get(names).to(own), -own / lengths
 
     def _baseline(self, numbers: list[int]) -> float:
-        """KTO's z_ref of one step: of each of its prompts with the answer to the one before it, as in TRL; 0 of a single one."""
-        rows = [self.rows[self.answers[i]] for i in numbers]
-        if len(rows) < 2:
+        """KTO's z_ref of one step: of each of its prompts with the answer to the one before it, as in TRL; 0 of a single one.
+
+        Each counts by its weight. Prompts of equal weight stand together, so that those of a person above the cap get that
+        person's answers.
+        """
+        if len(numbers) < 2:
             return 0.0
+        numbers = sorted(numbers, key=self.weights["answers"].tolist().__getitem__)
+        rows = [self.rows[self.answers[i]] for i in numbers]
         mixed = [tokenized.TokenizedExample(row.prompt, rows[i - 1].response) for i, row in enumerate(rows)]
         size = self.settings.per_device_microbatch_size
         policies = (self.policy, self.reference.policy)
         own, first = (tokenized.compute_logprobs_in_batches(policy, mixed, self.pad_id, size) for policy in policies)
-        return formulas.kl_baseline(own - first).item()
+        weights = self.weights["answers"][numbers] / self.mean_weights["answers"]
+        return formulas.kl_baseline(weights * (own - first)).item()
 
 
 def rate_by_size(num_parameters: int, use_lora: bool) -> float:
@@ -295,13 +323,43 @@ def rate_by_size(num_parameters: int, use_lora: bool) -> float:
     return RATE_OF_A_MILLION * math.sqrt(1e6 / num_parameters) * (LORA_FACTOR if use_lora else 1)
 
 
-def night_sizes(settings: BotSettings, num_examples: int) -> tuple[int, int, int]:
-    """Of a night with this many examples: how many it sees with repetitions, its optimizer steps, its rows of SFT data."""
-    total = max(1, round(settings.epochs * num_examples))
-    if settings.steps is not None:
-        total = settings.steps * settings.batch_size
-    share = settings.sft_share / (1 - settings.sft_share)
-    return total, settings.steps or max(1, round(total / settings.batch_size)), round(total * share)
+@dataclass(frozen=True)
+class NightSizes:
+    """How long a night is, by the weight of its examples: a person above the cap makes no night longer."""
+
+    steps: int  # of the optimizer
+    passes: float  # over the examples of weight 1
+    num_sft: int  # rows of the SFT data
+
+    @classmethod
+    def of(cls, settings: BotSettings, weight: float, num_steps_before: int) -> "NightSizes":
+        """Of a night with examples of this weight, of a bot that has made so many steps.
+
+        Until these are LEAST_WARMUPS warm-ups, a night is as long as that takes: a shorter one changes almost no answer.
+        """
+        least = LEAST_WARMUPS * settings.warmup_steps - num_steps_before
+        return cls.of_steps(settings, weight, settings.steps or max(_steps_by_weight(settings, weight), least))
+
+    @classmethod
+    def of_steps(cls, settings: BotSettings, weight: float, steps: int) -> "NightSizes":
+        """Of a night with so many steps."""
+        total = max(1, round(settings.epochs * weight))
+        if settings.steps is not None or steps != _steps_by_weight(settings, weight):
+            total = steps * settings.batch_size
+        share = settings.sft_share / (1 - settings.sft_share)
+        return cls(steps, total / weight if weight else 0.0, round(total * share))
+
+    def frequencies(self, weights: Sequence[float]) -> Tensor:
+        """The share of the passes in which each example is (N,): its weight, and at least one pass of the night."""
+        return torch.tensor(weights, dtype=torch.float64).clamp(min=1 / max(1, math.floor(self.passes)))
+
+    def step_weights(self, weights: Sequence[float]) -> Tensor:
+        """What each example weighs in a step that sees it (N,), so that all steps together give it its weight."""
+        return torch.tensor(weights, dtype=torch.float64) / self.frequencies(weights)
+
+
+def _steps_by_weight(settings: BotSettings, weight: float) -> int:
+    return max(1, round(max(1, round(settings.epochs * weight)) / settings.batch_size))
 
 
 def _with_adapter(first: ChatAgent, settings: BotSettings) -> Policy:
@@ -325,10 +383,18 @@ def _other_kind(folder: Path, settings: BotSettings) -> UserError:
     )
 
 
-def _shuffle(size: int, count: int) -> Tensor:
-    """`count` numbers below `size` in shuffled passes, from torch's random state; none of nothing."""
-    passes = [torch.randperm(size) for _ in range(math.ceil(count / size) if size else 0)]
-    return torch.cat([torch.empty(0, dtype=torch.long), *passes])[:count]
+def _shuffle(frequencies: Tensor, count: int) -> Tensor:
+    """`count` numbers below N in shuffled passes, from torch's random state, each in its share of the passes (N,)."""
+    places = (
+        torch.arange(len(frequencies), dtype=torch.float64) * GOLDEN_RATIO % 1
+    )  # so that the passes are equally long
+    passes = [torch.empty(0, dtype=torch.long)]
+    while sum(map(len, passes)) < count and len(frequencies):
+        after = places + frequencies
+        found = torch.nonzero(after.floor() > places.floor()).flatten()
+        passes.append(found[torch.randperm(len(found))])
+        places = after
+    return torch.cat(passes)[:count]
 
 
 def _cut(numbers: list[int], size: int) -> Iterator[list[int]]:

@@ -32,24 +32,26 @@ def dpo_losses(chosen_log_ratios: Tensor, rejected_log_ratios: Tensor, beta: flo
 
 
 def balance_weights(
-    num_liked: int, num_disliked: int, desirable: float | None, undesirable: float | None
+    liked: float, disliked: float, desirable: float | None, undesirable: float | None
 ) -> tuple[float, float]:
-    """KTO's weights of liked and disliked answers; one that is None lets both kinds weigh the same in sum, within 1/4 and 4.
+    """KTO's weights of liked and disliked answers, which together weigh `liked` and `disliked` by their people's weights.
+
+    One that is None lets both kinds weigh the same in sum, within 1/4 and 4.
 
     (Equation 8 of arXiv 2402.01306 asks for a ratio of these sums of 1 to 4/3.) Of two, the mean weight of an answer is 1.
     """
-    total = num_liked + num_disliked
+    total = liked + disliked
     if desirable is None and undesirable is None:
-        both = num_liked and num_disliked
-        return (_bound_ratio(total, 2 * num_liked), _bound_ratio(total, 2 * num_disliked)) if both else (1.0, 1.0)
+        both = liked and disliked
+        return (_bound_ratio(total, 2 * liked), _bound_ratio(total, 2 * disliked)) if both else (1.0, 1.0)
     if desirable is None:
         assert undesirable is not None
-        return undesirable * _bound_ratio(num_disliked, num_liked), undesirable
+        return undesirable * _bound_ratio(disliked, liked), undesirable
     if undesirable is None:
-        return desirable, desirable * _bound_ratio(num_liked, num_disliked)
+        return desirable, desirable * _bound_ratio(liked, disliked)
     return desirable, undesirable
 
 
-def _bound_ratio(top: int, bottom: int) -> float:
+def _bound_ratio(top: float, bottom: float) -> float:
     """The ratio, within 1/4 and 4; 1 where one of the numbers is 0."""
     return min(4.0, max(0.25, top / bottom)) if top and bottom else 1.0

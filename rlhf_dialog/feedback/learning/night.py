@@ -1,7 +1,7 @@
 """One `learn`: from a snapshot of the feedback to a new version, which is promoted or refused; with a report of what it did."""
 
 import logging
-import random
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement
 from rlhf_dialog.feedback.learning.learner import (
     Learner,
+    NightSizes,
     NightState,
     Watch,
     load_version,
-    night_sizes,
     read_state,
 )
 from rlhf_dialog.feedback.learning.report import NUM_LINES, ChangedAnswers, NightReport, compare_answers
@@ -52,6 +52,7 @@ class Snapshot:
     examples: stored.Examples
     training: stored.TrainingSet
     heldout: stored.HeldOut
+    num_steps: int  # of the bot's life until then
     fingerprint: str  # of all that decides what the night makes of the champion
 
 
@@ -149,17 +150,17 @@ def take_snapshot(bot: Bot, settings: BotSettings, last_event: int | None = None
     """What a night would see now, or as of an event. Raises UserError when store or champion's state cannot be read."""
     champion = bot.champion()
     source = bot.version_folder(champion) / LEARNER
-    state: dict[str, Any] = read_state(source) if source.is_dir() else {"consumed": [], "num_nights": 0}
+    state: dict[str, Any] = read_state(source) if source.is_dir() else {"consumed": [], "num_nights": 0, "num_steps": 0}
     with closing(bot.store()) as store:
         last_event = store.last_event() if last_event is None else last_event
         examples = stored.read_examples(store, last_event)
-    draw = random.Random(f"{settings.seed} {state['num_nights']}")
-    training = stored.training_set(examples, settings, state["consumed"], draw)
+    training = stored.training_set(examples, settings, state["consumed"], f"{settings.seed} {state['num_nights']}")
     digest = sha256(sha256_of([settings.model_dump(), champion, last_event]).encode())
     for one in training.all:
-        digest.update(repr(one).encode())
+        digest.update(repr((one, training.weights[one.event])).encode())
     heldout = stored.heldout_set(examples, settings)
-    return Snapshot(settings, champion, last_event, examples, training, heldout, digest.hexdigest())
+    num_steps = int(state["num_steps"])
+    return Snapshot(settings, champion, last_event, examples, training, heldout, num_steps, digest.hexdigest())
 
 
 def _promote_passed(bot: Bot) -> None:
@@ -339,7 +340,7 @@ def _decision(comparison: GateComparison, guards: list[GuardLimit], changed: Cha
 
 def _report(bot: Bot, snapshot: Snapshot, why: str) -> NightReport:
     settings, training = snapshot.settings, snapshot.training
-    _, steps, sft = night_sizes(settings, len(training))
+    sizes = NightSizes.of(settings, training.weight, snapshot.num_steps)
     liked = Counter(one.liked for one in training.answers)
     used = {
         "new": training.num_new,
@@ -348,8 +349,15 @@ def _report(bot: Bot, snapshot: Snapshot, why: str) -> NightReport:
         "liked": liked[True],
         "disliked": liked[False],
         "pairs": len(training.pairs),
-        "sft": sft if settings.sft_data_path and training.num_new else 0,
-        "steps": steps if training.num_new else 0,
+        "sft": sizes.num_sft if settings.sft_data_path and training.num_new else 0,
+        "steps": sizes.steps if training.num_new else 0,
     }
     power = gate.describe_power(snapshot.heldout, len(snapshot.examples), settings, gate.last_gate(bot))
-    return NightReport(str(bot.folder), snapshot.champion, snapshot.last_event, used, training.left_out, power, why)
+    report = NightReport(str(bot.folder), snapshot.champion, snapshot.last_event, used, training.left_out, power, why)
+    if lowered := [weight for weight in training.weights.values() if weight < 1]:
+        share = float(stored.max_share(settings.person_cap, len(training.people)))
+        report.weighing = (
+            f"person_cap: {len(lowered)} examples of people with many ratings count as {math.fsum(lowered):.0f}, so that nobody "
+            f"has more than {share:.0%} of the weight"
+        )
+    return report

@@ -46,8 +46,17 @@ class ChangedAnswers:
         return f"{len(self.changes)} of the newest {self.num_lines} lines"
 
     def shown_lines(self) -> list[str]:
-        """The number, and the first changes, as text."""
-        texts = [f"answered differently: {self}, with the same random numbers (at least {self.num_needed} are needed)"]
+        """The number, what became of the lengths, and the first changes, as text."""
+        texts = [
+            f"answered differently: {self}, with the same random numbers (at least {self.num_needed} are needed); the other "
+            f"{self.num_lines - len(self.changes)} answers are the same word for word"
+        ]
+        if self.changes:
+            before, after = (
+                sum(len(answer.split()) for answer in answers) / len(answers)
+                for answers in ([one.before for one in self.changes], [one.after for one in self.changes])
+            )
+            texts.append(f"words in the answers that changed: {before:.1f} before, {after:.1f} after")
         for change in islice(self.changes, NUM_SHOWN):
             texts += [f"  line    {_one_line(change.line)}"]
             texts += [f"  before  {_one_line(change.before)}", f"  after   {_one_line(change.after)}"]
@@ -87,6 +96,7 @@ class NightReport:
     metrics: dict[str, float] = field(default_factory=dict)
     went_back: str = ""
     removed: list[str] = field(default_factory=list)
+    weighing: str = ""  # what `person_cap` has changed
     seconds: float = 0.0
 
     def lines(self) -> list[str]:
@@ -98,6 +108,8 @@ class NightReport:
                 f"{used['liked']} liked and {used['disliked']} disliked answers, {used['pairs']} edits and choices; "
                 f"{used['sft']} replies of the SFT data in {used['steps']} steps"
             )
+        if self.weighing:
+            texts.append(self.weighing)
         if self.left_out:
             texts.append(f"left out: {format_counts(self.left_out)}")
         texts.append(f"held out: {self.power}")
@@ -115,6 +127,11 @@ class NightReport:
                 f"gate: concordance {found.candidate:.3f}, champion {found.champion:.3f}: {points[0]:+.1f} points"
                 f"{describe_people(found.num_people)}, 95 % interval from {points[1]:+.1f}, standard error {points[2]:.1f}, "
                 f"{found.num_events} held-out events"
+            )
+            texts.append(
+                f"what the points are: of 100 comparisons of a liked with a disliked held-out reply, training has raised the "
+                f"liked one's probability more in {100 * found.candidate:.0f} ({100 * found.champion:.0f} for the champion); "
+                "this ranks replies that were rated, and does not say what the version answers"
             )
         if self.changed:
             texts += self.changed.shown_lines()

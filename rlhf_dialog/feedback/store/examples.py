@@ -4,8 +4,10 @@ A thumb or a score of 4 or 5 labels an answer liked, one of 1 or 2 disliked; an 
 is a choice. The dialogues that are held out from birth are never trained on.
 """
 
+import math
 import random
 import sys
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,10 +28,10 @@ Prompt = tuple[str, ...]
 
 
 def describe_progress(num_ratings: int, num_heldout: int, settings: BotSettings) -> str:
-    """`12 of about 150 ratings: ...`, for a bot that has too few held-out ones to learn from."""
+    """How far a bot is that has too few held-out ratings to learn from."""
     return (
-        f"{num_ratings} of about {settings.min_heldout * HELDOUT} ratings: one dialogue of {HELDOUT} is held out, and learning "
-        f"begins with {settings.min_heldout} held-out ratings (min_heldout; {num_heldout} now)"
+        f"{num_ratings} ratings so far, of which {num_heldout} are held out; learning begins with {settings.min_heldout} "
+        f"held-out ratings (min_heldout), that is about {settings.min_heldout * HELDOUT} ratings"
     )
 
 
@@ -95,7 +97,22 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class TrainingSet(Examples):
+class WeightedExamples(Examples):
+    """With `weights` by event: 1, or less where one person would have more than the cap's share of the whole weight."""
+
+    weights: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def weight(self) -> float:
+        """Of all together."""
+        return total_weight(self.weights)
+
+    def weights_of(self, examples: Iterable[Example]) -> list[float]:
+        return [self.weights[one.event] for one in examples]
+
+
+@dataclass(frozen=True)
+class TrainingSet(WeightedExamples):
     """The examples of one night: `num_new` since the last one, the others are older ones again.
 
     `seen`: the events that the night has dealt with, trained on or left out.
@@ -105,11 +122,8 @@ class TrainingSet(Examples):
     seen: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True)
-class HeldOut(Examples):
-    """Everything held out; `weights` by event: 1, or less where one person would have more than the cap's share of all."""
-
-    weights: dict[int, float] = field(default_factory=dict)
+class HeldOut(WeightedExamples):
+    """Everything held out."""
 
 
 EVENTS = f"""SELECT dialogue, id, turn, kind, value, text, other, person, created, {COUNTING} AS counts
@@ -234,12 +248,11 @@ def newest_prompts(store: Store, count: int, context_size: int, last_turn: int |
     return list(prompts)
 
 
-def training_set(
-    examples: Examples, settings: BotSettings, consumed: Iterable[int], draw: random.Random
-) -> TrainingSet:
-    """What a night learns from: all that is new, older examples drawn again, nobody above the cap; empty when nothing is new.
+def training_set(examples: Examples, settings: BotSettings, consumed: Iterable[int], seed: str) -> TrainingSet:
+    """What a night learns from: all that is new, and older examples drawn again; empty when nothing is new.
 
     `consumed` are the events of earlier nights. Left out are held-out dialogues, repetitions, wrong lengths and disagreement.
+    Nobody has more than the cap's share of the weight, and the older ones, drawn by `seed`, no more than `replay_share`.
     """
     eligible = [example for example in examples.all if not example.heldout]
     before = set(consumed)
@@ -249,45 +262,39 @@ def training_set(
     new = [example for example in agreed if example.event not in before]
     older = [example for example in agreed if example.event in before]
     seen = frozenset(example.event for example in eligible) | before
-    share = settings.replay_share  # of what older examples, without repetition, give together with the new ones
-    replayed = draw.sample(older, min(len(older), int(share / (1 - share) * len(new))))
-    chosen = _apply_cap([*new, *replayed], settings.person_cap, left_out)
-    num_new = sum(example.event not in before for example in chosen)
-    return TrainingSet(*_split(chosen if num_new else []), {**examples.left_out, **+left_out}, num_new, seen)
+    chosen = [*new, *_draw_older(new, older, settings, seed)] if new else []
+    weights = person_weights(chosen, settings)
+    return TrainingSet(*_split(chosen), {**examples.left_out, **+left_out}, weights, len(new), seen)
 
 
-def _apply_cap(examples: list[Example], cap: float, left_out: Counter[str]) -> list[Example]:
-    """The newest examples of each person, up to the cap; all samples, which are in nobody's share."""
-    allowed = cap_counts(Counter(example.person for example in examples if example.person != SAMPLES), cap)
-    kept = []
-    for example in sorted(examples, key=lambda example: example.event, reverse=True):
-        if example.person == SAMPLES:
-            kept.append(example)
-        elif allowed[example.person] > 0:
-            allowed[example.person] -= 1
-            kept.append(example)
-    if len(examples) > len(kept):
-        left_out["above one person's share (person_cap)"] += len(examples) - len(kept)
-    return kept[::-1]
+def _draw_older(new: list[Example], older: list[Example], settings: BotSettings, seed: str) -> list[Example]:
+    """As many of the older examples as have `replay_share` of the weight of all, or all of them."""
+
+    def weighs_more(number: int) -> bool:
+        drawn = random.Random(seed).sample(older, number)
+        weights = person_weights([*new, *drawn], settings)
+        of_older = total_weight({one.event: weights[one.event] for one in drawn})
+        return of_older > settings.replay_share * total_weight(weights) + 1e-9
+
+    number = bisect_left(range(1, len(older) + 1), True, key=weighs_more)
+    return random.Random(seed).sample(older, number)
+
+
+def person_weights(examples: Sequence[Example], settings: BotSettings) -> dict[int, float]:
+    """The weight of each example by its event: that of `cap_weights`; 1 of samples, which are in nobody's share."""
+    counts = Counter(example.person for example in examples if example.person != SAMPLES)
+    by_person = cap_weights(counts, settings.person_cap)
+    return {example.event: float(by_person.get(example.person, 1)) for example in examples}
+
+
+def total_weight(weights: dict[int, float]) -> float:
+    """The sum, without what floats lose of a person's whole weight."""
+    return round(math.fsum(weights.values()), 9)
 
 
 def max_share(cap: float, num_people: int) -> Fraction:
     """The largest share of one person, exactly: the cap as it is written, or 1 / their number where that is more."""
     return max(Fraction(str(cap)), Fraction(1, max(num_people, 1)))
-
-
-def cap_counts(counts: dict[str, int], cap: float) -> dict[str, int]:
-    """How many rows of each person are kept: as many as possible while nobody has more than `max_share` of all that are kept.
-
-    >>> cap_counts({"troll": 90, "a": 5, "b": 5, "c": 5}, 0.4)
-    {'troll': 10, 'a': 5, 'b': 5, 'c': 5}
-    """
-    share = max_share(cap, len(counts))
-    for limit in range(max(counts.values(), default=0), 0, -1):
-        kept = {person: min(count, limit) for person, count in counts.items()}
-        if max(kept.values()) <= share * sum(kept.values()):
-            return kept
-    return dict.fromkeys(counts, 0)
 
 
 def cap_weights(counts: dict[str, int], cap: float) -> dict[str, Fraction]:
@@ -311,9 +318,7 @@ def cap_weights(counts: dict[str, int], cap: float) -> dict[str, Fraction]:
 def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
     """All held-out examples ever collected, without repetitions and wrong lengths, with the weights of their people."""
     kept, left_out = select_measurable([one for one in examples.all if one.heldout], settings)
-    by_person = cap_weights(Counter(one.person for one in kept if one.person != SAMPLES), settings.person_cap)
-    weights = {one.event: float(by_person.get(one.person, 1)) for one in kept}
-    return HeldOut(*_split(kept), dict(left_out), weights)
+    return HeldOut(*_split(kept), dict(left_out), person_weights(kept, settings))
 
 
 def select_measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:

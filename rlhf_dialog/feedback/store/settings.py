@@ -43,7 +43,7 @@ class LossKeys(Settings):
     )
     sft_columns: ColumnsKey = Field(default_factory=dict)
     sft_share: float = Field(0.2, ge=0, lt=1, description="share of each batch that comes from sft_data_path")
-    replay_share: float = Field(0.5, ge=0, lt=1, description="largest share of older feedback in a night")
+    replay_share: float = Field(0.5, ge=0, lt=1, description="largest share of older feedback in a night, by weight")
 
 
 class OptimizerKeys(ComputeKeys):
@@ -52,7 +52,12 @@ class OptimizerKeys(ComputeKeys):
     learning_rate: float | None = Field(
         None, gt=0, le=1, description="learning rate of AdamW after the warm-up; null: by the size of the model"
     )
-    warmup_steps: int = Field(20, ge=0, le=10**6, description="steps of linear warm-up, over the life of the bot")
+    warmup_steps: int = Field(
+        20,
+        ge=0,
+        le=10**6,
+        description="steps of linear warm-up, over the life of the bot; the first night has at least three times as many",
+    )
     batch_size: int = Field(16, ge=2, le=10**5, description="answers and pairs in each optimizer step")
     epochs: float = Field(4.0, gt=0, le=10**3, description="passes over a night's feedback; may be a fraction")
     steps: int | None = Field(None, ge=1, le=10**6, description="optimizer steps a night, instead of epochs")
@@ -80,7 +85,10 @@ class FilterKeys(Settings):
     """Which feedback counts"""
 
     person_cap: float = Field(
-        0.2, gt=0, le=1, description="largest share of one person in a night and its gate, or 1 / the number of people"
+        0.2,
+        gt=0,
+        le=1,
+        description="largest share of one person in the weight of a night and its gate, or 1 / the number of people",
     )
     agreement: float = Field(
         0.6, ge=0, le=1, description="share of an answer's judges that must agree; the others' judgements are left out"

@@ -1,12 +1,15 @@
 """The subcommands of feedback, and their list."""
 
 import json
+import logging
 import re
+import threading
 from pathlib import Path
 
 import pytest
 
 from rlhf_dialog.feedback.commands import feedback
+from rlhf_dialog.feedback.learning.report import NightReport
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Rating, Store
 from rlhf_dialog.models.chat_agent import ChatAgent
@@ -84,7 +87,7 @@ def test_status(run, judged, capsys):
     assert lines[3].endswith("  kto_dpo  trained on a forgotten person")
     words = ["2 liked, 1 disliked, 1 edits, 0 choices", "1 scores of 3"]
     words += [f"people: 2 (largest shares: {judged.hash_person('ann')} 75%, {judged.hash_person('bob')} 25%)"]
-    words += ["4 of about 35 ratings", "7 held-out ratings", "2 now"]
+    words += ["4 ratings so far", "2 are held out", "with 7 held-out ratings (min_heldout)", "about 35 ratings"]
     assert [word for word in words if word not in "\n".join(lines[4:])] == []
 
 
@@ -110,6 +113,37 @@ def test_it_learns_and_says_what_it_did(tmp_path, capsys):
     assert feedback.main(["learn", "--run", str(taught.folder)]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("nothing changed: there is no new feedback")
     assert taught.champion() == "0002"
+
+
+def test_a_night_that_no_terminal_shows_says_how_far_it_is(run, monkeypatch, caplog):
+    """Until each of its states has been told: before the first step, at two steps, and after the last one."""
+    told = {
+        word: threading.Event() for word in ("reading the ratings", "step 1 of 4", "step 2 of 4, ", "testing the new")
+    }
+
+    class Ear(logging.Handler):
+        def emit(self, record):
+            for word, event in told.items():
+                if word in record.getMessage():
+                    event.set()
+
+    def learn(_, dry_run, watch, trust_config):
+        told["reading the ratings"].wait()
+        for done, word in ((1, "step 1 of 4"), (2, "step 2 of 4, "), (4, "testing the new")):
+            watch(done, 4)
+            told[word].wait()
+        return NightReport("bot", "0001", 0, {}, {}, "", "nothing changed")
+
+    monkeypatch.setattr("rlhf_dialog.feedback.learning.night.learn", learn)
+    monkeypatch.setattr("rlhf_dialog.feedback.commands.bot.INTERVAL", 0.001)
+    caplog.set_level("INFO", "rlhf_dialog")
+    ear = Ear()
+    logging.getLogger("rlhf_dialog").addHandler(ear)
+    try:
+        assert feedback.main(["learn", "--run", str(run)]) == 0
+    finally:
+        logging.getLogger("rlhf_dialog").removeHandler(ear)
+    assert re.search(r"learning: step 2 of 4, \d+ s left", caplog.text)
 
 
 def test_in_and_out(run, monkeypatch, capsys):

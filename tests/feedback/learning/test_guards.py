@@ -222,7 +222,9 @@ def test_five_lines_have_to_change_or_all_of_fewer_and_each_is_shown_on_three_li
     for num_lines, count, is_enough in [(50, 5, True), (50, 4, False), (20, 4, False), (3, 3, True), (3, 2, False)]:
         assert ChangedAnswers(num_lines, [change] * count).is_enough is is_enough
     shown = ChangedAnswers(50, [change]).shown_lines()
-    assert shown[1:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
+    assert "49 answers" in shown[0]
+    assert "0.0 before, 2.0 after" in shown[1]
+    assert shown[2:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
 
 
 def test_other_weights_answer_as_each_would_by_itself(bot):

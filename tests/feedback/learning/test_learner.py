@@ -9,11 +9,12 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.learning.learner import Batches, Learner, NightState, night_sizes, rate_by_size
+from rlhf_dialog.feedback.learning import tokenized_examples
+from rlhf_dialog.feedback.learning.learner import Batches, Learner, NightSizes, NightState, _shuffle, rate_by_size
 from rlhf_dialog.feedback.learning.losses import balance_weights, kl_baseline
 from rlhf_dialog.feedback.learning.night import log_ratios
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches
-from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet
+from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet, person_weights
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.loading import Form, load_causal_lm
 from tests.parts.taught_bots import new_bot, set_keys
@@ -22,7 +23,7 @@ TEXTS = ["Why ?", "No no no .", "Who is it ?", "I see the sea .", "How so ?"]
 SFT = [Dialogue(["So ?"], reference="So it is ."), Dialogue(["A ."], reference="B")]
 
 
-def examples(num_answers=5, num_pairs=2):
+def examples(num_answers=5, num_pairs=2, other_weights=None):
     answers = [
         RatedAnswer((f"Hi {i} .",), TEXTS[i % 5], i % 2 == 0, "thumb", "p", "d", i) for i in range(1, num_answers + 1)
     ]
@@ -30,7 +31,8 @@ def examples(num_answers=5, num_pairs=2):
         AnswerPair((f"Hello {i} .",), TEXTS[i % 5], TEXTS[(i + 1) % 5], "edit", "p", "d", 100 + i)
         for i in range(num_pairs)
     ]
-    return TrainingSet(answers, pairs, {}, num_answers + num_pairs)
+    weights = {one.event: 1.0 for one in (*answers, *pairs)}
+    return TrainingSet(answers, pairs, {}, weights | (other_weights or {}), num_answers + num_pairs)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +45,8 @@ def learner_of(bot, **keys):
     return Learner(bot, read_settings(bot.settings_path))
 
 
-def train(learner, sft=(), plan=None):
-    training = examples()
+def train(learner, sft=(), plan=None, training=None):
+    training = training or examples()
     night = NightState("", 0, 0, plan or learner.plan(training, len(sft)))
     return learner.train(training, sft, night, lambda *_: None, lambda: None)
 
@@ -52,14 +54,37 @@ def train(learner, sft=(), plan=None):
 # --- plan ---
 
 
+def sizes(weight, num_steps_before=10**6, **keys):
+    found = NightSizes.of(BotSettings(**keys), weight, num_steps_before)
+    return found.steps, found.passes, found.num_sft
+
+
 def test_the_sizes_of_a_night():
-    assert night_sizes(BotSettings(epochs=2, batch_size=10, sft_share=0.5), 40) == (80, 8, 80)
-    assert night_sizes(BotSettings(epochs=0.5, batch_size=16, sft_share=0.2), 40) == (20, 1, 5)
-    assert night_sizes(BotSettings(steps=7, batch_size=10, sft_share=0), 40) == (70, 7, 0)
+    assert sizes(40, epochs=2, batch_size=10, sft_share=0.5) == (8, 2, 80)
+    assert sizes(40, epochs=0.5, batch_size=16, sft_share=0.2) == (1, 0.5, 5)
+    assert sizes(40, steps=7, batch_size=10, sft_share=0) == (7, 70 / 40, 0)
+
+
+def test_a_first_night_is_as_long_as_three_warm_ups():
+    keys = {"epochs": 1, "batch_size": 10, "warmup_steps": 20, "sft_share": 0.5}
+    assert sizes(40, 0, **keys) == (60, 600 / 40, 600)
+    assert sizes(40, 30, **keys) == (30, 300 / 40, 300)
+    assert sizes(40, 60, **keys) == (4, 1, 40)
+    assert sizes(700, 0, **keys) == (70, 1, 700)
+    assert sizes(40, 0, **keys, steps=3)[0] == 3
+
+
+def test_what_weighs_less_is_in_fewer_passes_and_at_least_in_one():
+    """Eight passes: a weight of 1/2 is in four, and what weighs 1/100 in one, in which it counts 8/100."""
+    night, weights = NightSizes(steps=1, passes=8, num_sft=0), [1.0] * 5 + [0.5] * 10 + [0.01] * 20
+    assert night.step_weights(weights).tolist() == pytest.approx([1] * 15 + [0.08] * 20)
+    torch.manual_seed(0)
+    seen = Counter(_shuffle(night.frequencies(weights), 100).tolist())
+    assert [seen[i] for i in range(35)] == [8] * 5 + [4] * 10 + [1] * 20
 
 
 def test_every_example_is_seen_once_in_each_pass_and_every_step_has_its_share(bot):
-    learner = learner_of(bot, epochs=2, batch_size=10, sft_share=0.2)
+    learner = learner_of(bot, epochs=2, batch_size=10, sft_share=0.2, warmup_steps=0)
     plan = learner.plan(examples(30, 10), num_sft=6)
     assert len(plan) == 8
     for kind, size, passes in (("answers", 30, 2), ("pairs", 10, 2)):
@@ -111,6 +136,9 @@ def test_weights_that_balance():
     assert balance_weights(30, 10, 2.0, 3.0) == (2.0, 3.0)
 
 
+WEIGHTS, PAIR_WEIGHTS = (0.5, 1, 1, 1, 1), (0.25, 1)  # of the rows below, in their order
+
+
 def plain_log_probability(lm, row):
     logprobs = lm(torch.tensor([row.prompt + row.response])).logits[0].log_softmax(-1)
     start = len(row.prompt) - 1
@@ -118,7 +146,10 @@ def plain_log_probability(lm, row):
 
 
 def test_a_step_is_that_of_a_plain_loop(bot):
-    """Loss by loss, row by row, with torch's AdamW: 5 answers (3 liked), 2 pairs and 2 replies of the SFT data."""
+    """Loss by loss, row by row, with torch's AdamW: 5 answers (3 liked), 2 pairs and 2 replies of the SFT data.
+
+    An answer weighs .5 and a pair .25, so that the nine rows weigh 7.75.
+    """
     keys = {"liked_weight": 2, "desirable_weight": 1.5, "undesirable_weight": 0.5, "dpo_weight": 0.7}
     learner = learner_of(bot, **keys, max_grad_norm=0.3)
     with torch.no_grad():
@@ -127,8 +158,8 @@ def test_a_step_is_that_of_a_plain_loop(bot):
     step = {"answers": [3, 0, 4, 1, 2], "pairs": [1, 0], "sft": [1, 0]}
     lm, first = (load_causal_lm(str(bot.agent_folder("0001")), "agent", form=Form(packing=False)) for _ in range(2))
     lm.load_state_dict(learner.policy.lm.state_dict())
-    found = train(learner, sft=SFT, plan=[step])
-    training, encoder = examples(), learner.encoder
+    training, encoder = examples(other_weights={4: 0.5, 101: 0.25}), learner.encoder
+    found = train(learner, sft=SFT, plan=[step], training=training)
 
     def ratio(row):
         with torch.no_grad():
@@ -137,24 +168,34 @@ def test_a_step_is_that_of_a_plain_loop(bot):
 
     rows = [(encoder.encode_example(training.answers[i])[0], training.answers[i].liked) for i in step["answers"]]
     with torch.no_grad():
-        mixed = [ratio(TokenizedExample(rows[i][0].prompt, rows[i - 1][0].response)) for i in range(5)]
-    baseline = max(0.0, sum(mixed).item() / 5)
+        lightest_first = [rows[0], *rows[1:]]  # that of event 4 is the first one anyway
+        mixed = [
+            weight * ratio(TokenizedExample(row.prompt, lightest_first[i - 1][0].response))
+            for i, ((row, _), weight) in enumerate(zip(lightest_first, WEIGHTS, strict=True))
+        ]
+    baseline = max(0.0, sum(mixed).item() / sum(WEIGHTS))
     assert found["kl_baseline"] == pytest.approx(baseline, abs=1e-4)
-    assert Batches(learner, training, SFT)._baseline([3]) == 0  # a single prompt has no answer of another one
+    assert Batches(learner, training, SFT, [step])._baseline([3]) == 0  # a single prompt has no answer of another one
     kto = [
-        1.5 * (1 - torch.sigmoid(0.5 * (ratio(row) - baseline)))
+        weight * 1.5 * (1 - torch.sigmoid(0.5 * (ratio(row) - baseline)))
         if liked
-        else 0.5 * (1 - torch.sigmoid(0.5 * (baseline - ratio(row))))
-        for row, liked in rows
+        else weight * 0.5 * (1 - torch.sigmoid(0.5 * (baseline - ratio(row))))
+        for (row, liked), weight in zip(rows, WEIGHTS, strict=True)
     ]
     pairs = [encoder.encode_example(training.pairs[i]) for i in step["pairs"]]
-    dpo = [-torch.log(torch.sigmoid(0.5 * (ratio(chosen) - ratio(rejected)))) for chosen, rejected in pairs]
-    replies = [encoder.encode_reply(one) for one in SFT]
+    dpo = [
+        -weight * torch.log(torch.sigmoid(0.5 * (ratio(chosen) - ratio(rejected))))
+        for (chosen, rejected), weight in zip(pairs, PAIR_WEIGHTS, strict=True)
+    ]
     nll, liked, chosen = (
-        sum(-plain_log_probability(lm, row) / len(row.response) for row in some)
-        for some in (replies, [row for row, liked in rows if liked], [one for one, _ in pairs])
+        sum(-weight * plain_log_probability(lm, row) / len(row.response) for row, weight in some)
+        for some in (
+            [(encoder.encode_reply(one), 1) for one in SFT],
+            [(row, weight) for (row, liked), weight in zip(rows, WEIGHTS, strict=True) if liked],
+            [(one, weight) for (one, _), weight in zip(pairs, PAIR_WEIGHTS, strict=True)],
+        )
     )
-    loss = (sum(kto) + 2 * liked + 0.7 * (sum(dpo) + 2 * chosen) + nll) / 9
+    loss = (sum(kto) + 2 * liked + 0.7 * (sum(dpo) + 2 * chosen) + nll) / 7.75
     assert found["loss"] == pytest.approx(loss.item(), rel=1e-4)
     optimizer = torch.optim.AdamW(lm.parameters(), lr=0.003 / 3, weight_decay=0, eps=1e-5)  # of three steps of warm-up
     loss.backward()
@@ -163,6 +204,60 @@ def test_a_step_is_that_of_a_plain_loop(bot):
     wanted = dict(lm.named_parameters())
     for name, own in learner.policy.lm.named_parameters():
         torch.testing.assert_close(own, wanted[name], atol=1e-4, rtol=1e-3)
+
+
+def liar_among_four(number):
+    """Four people with two ratings each, of which one is liked, and a liar who dislikes so many."""
+    people = [*(f"p{i // 2}" for i in range(8)), *["liar"] * number]
+    rated = [
+        RatedAnswer((f"Hi {i} .",), f"No {i} .", i < 8 and i % 2 == 0, "thumb", person, "d", i)
+        for i, person in enumerate(people)
+    ]
+    weights = person_weights(rated, BotSettings(person_cap=0.2))
+    return TrainingSet(rated, [], {}, weights, len(rated))
+
+
+def shares_of_the_four(bot, number, monkeypatch):
+    """The number of steps, the balance, and what part of all losses of a night and of z_ref is that of the four people.
+
+    The loss of each of their rows is 1, the liar's are 0; and so are the log-ratios, by the prompt and by the answer.
+    """
+    training, learner = (
+        liar_among_four(number),
+        learner_of(bot, epochs=8, desirable_weight=None, undesirable_weight=None),
+    )
+    monkeypatch.setattr(learner.reference, "add", lambda _: None)
+    plan = learner.plan(training, 0)
+    batches = Batches(learner, training, (), plan)
+    theirs = {tuple(ids) for i in range(8) for ids in (batches.rows[str(i)].prompt, batches.rows[str(i)].response)}
+
+    def is_theirs(names):
+        return torch.tensor([float(int(name) < 8) for name in names]), torch.zeros(len(names))
+
+    def log_ratios(of):
+        def compute(policy, rows, *_):
+            return torch.tensor([float(tuple(getattr(row, of)) in theirs) for row in rows]) * (policy is learner.policy)
+
+        return compute
+
+    monkeypatch.setattr(batches, "_log_ratios", is_theirs)
+    monkeypatch.setattr("rlhf_dialog.feedback.learning.losses.kto_losses", lambda log_ratios, *_: log_ratios)
+    found = {"steps": len(plan), "balance": batches.balance}
+    for name, of in (("z_ref by prompts", "prompt"), ("z_ref by answers", "response")):
+        monkeypatch.setattr(tokenized_examples, "compute_logprobs_in_batches", log_ratios(of))
+        found[name] = sum(batches._baseline(step["answers"]) for step in plan) / len(plan)
+    losses = [part.sum().item() / len(step["answers"]) for step in plan for _, part, _ in batches.losses(step)]
+    return found | {"loss": sum(losses) / batches.mean_weight / len(plan)}
+
+
+def test_a_person_who_rates_ten_times_as_much_changes_nothing_for_the_others(bot, monkeypatch):
+    """Nine of ten ratings are the liar's, then 99 of 100: of five people the four have four fifths of everything."""
+    found = [shares_of_the_four(bot, number, monkeypatch) for number in (72, 720)]
+    for one in found:
+        assert one["steps"] == 10
+        assert one["balance"] == pytest.approx((10 / 8, 10 / 12))  # 4 of 10 by weight are liked
+        assert [one["loss"], one["z_ref by prompts"]] == pytest.approx([0.8, 0.8], abs=0.01)
+    assert found[0]["z_ref by answers"] == pytest.approx(found[1]["z_ref by answers"], abs=0.05)
 
 
 def test_microbatches_change_nothing(bot):

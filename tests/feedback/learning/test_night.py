@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+from collections import Counter
 from contextlib import closing
 
 import pytest
@@ -14,8 +15,9 @@ from rlhf_dialog.feedback.learning import night as night_module
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement
 from rlhf_dialog.feedback.learning.learner import Learner
-from rlhf_dialog.feedback.learning.night import learn
-from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers
+from rlhf_dialog.feedback.learning.night import learn, take_snapshot
+from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, NightReport
+from rlhf_dialog.feedback.store import examples
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.runs.lock import lock_folder
@@ -102,11 +104,28 @@ def test_a_dry_run_says_it_all_and_writes_nothing(day, monkeypatch):
     assert files(day.folder) == before
     text = "\n".join(report.lines())
     assert "new and 0 older examples of 4 people" in text
+    people = Counter(one.person for one in take_snapshot(day, read_settings(day.settings_path)).training.all)
+    most, least = people.total() - min(people.values()), min(people.values())
+    assert f"person_cap: {most} examples of people with many ratings count as {3 * least}, " in text
+    assert "more than 25% of the weight" in text
     assert text.endswith("dry run: nothing was changed")
     set_keys(day, min_heldout=500)
     before = files(day.folder)
-    assert "with 500 held-out ratings (min_heldout; 12 now)" in learn(day).why
+    why = learn(day).why
+    assert [
+        word for word in ("of which 12 are", "with 500 held-out ratings (min_heldout)", "about 2500") if word not in why
+    ] == []
     assert files(day.folder) == before
+
+
+def test_a_night_of_other_weights_is_another_night(day, monkeypatch):
+    settings = read_settings(day.settings_path)
+    before = take_snapshot(day, settings)
+    assert take_snapshot(day, settings).fingerprint == before.fingerprint
+    monkeypatch.setattr(examples, "cap_weights", lambda counts, cap: dict.fromkeys(counts, 0.5))
+    after = take_snapshot(day, settings)
+    assert after.training.all == before.training.all
+    assert after.fingerprint != before.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -126,6 +145,15 @@ def test_why_a_candidate_is_promoted_or_refused(keys, why):
     is_promoted, text = night_module._decision(found, given["guards"], given["changed"])
     assert why in text
     assert is_promoted is why.startswith("promoted")
+
+
+def test_the_report_says_what_the_points_are_and_what_became_of_the_answers():
+    found = GateComparison(40, 0.5, 0.847, 0.2, 0.05)
+    report = NightReport("bot", "0001", 9, {}, {}, "", "promoted", comparison=found, changed=CHANGED)
+    text = "\n".join(report.lines())
+    words = ["+34.7 points", "more in 85 (50 for the champion)", "5 of the newest 50 lines", "other 45 answers"]
+    assert [word for word in words if word not in text] == []
+    assert "answers that changed: 2.0 before, 2.0 after" in text
 
 
 def test_a_night_that_changes_no_answer_is_refused(day):

@@ -1,12 +1,10 @@
 """From stored feedback to examples: labels, prompts, filters, the cap on a person, what is held out."""
 
 import contextlib
-import random
 import sqlite3
 import tracemalloc
 from collections import Counter
 from contextlib import closing
-from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -16,7 +14,6 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.examples import (
     Examples,
     RatedAnswer,
-    cap_counts,
     cap_weights,
     heldout_set,
     max_share,
@@ -25,7 +22,7 @@ from rlhf_dialog.feedback.store.examples import (
     training_set,
 )
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import Rating, Store, insert_event, insert_turn
+from rlhf_dialog.feedback.store.store import SAMPLES, Rating, Store, insert_event, insert_turn
 from tests.parts.bots import exchange as talk
 
 COUNTS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=2), st.integers(1, 200), min_size=1, max_size=12)
@@ -38,7 +35,7 @@ def answer(event, person="p", liked=True, response="Two streets .", heldout=Fals
 
 def trained(*answers, consumed=(), **keys):
     examples = Examples(list(answers), [])
-    return training_set(examples, BotSettings(**{"person_cap": 1.0, **keys}), consumed, random.Random(0))
+    return training_set(examples, BotSettings(**{"person_cap": 1.0, **keys}), consumed, "0")
 
 
 def events(found):
@@ -177,7 +174,7 @@ def test_held_out_dialogues_are_never_trained_on(store):
         store.add_feedback(dialogue, f"p{i}", Rating("thumb", turn=turn, value=1))
     heldout = {one.id for one in store.dialogues() if one.heldout}
     examples = read_examples(store)
-    training = training_set(examples, BotSettings(), (), random.Random(0))
+    training = training_set(examples, BotSettings(), (), "0")
     measured = heldout_set(examples, BotSettings())
     assert {one.dialogue for one in measured.all} == heldout
     assert {one.dialogue for one in training.all} == {one.id for one in store.dialogues()} - heldout
@@ -218,24 +215,34 @@ def test_older_feedback_is_replayed_up_to_its_share():
     assert (without_new.all, without_new.num_new) == ([], 0)
 
 
-def test_the_newest_of_a_person_above_the_cap_are_kept():
-    troll = [answer(i, "troll", response=f"T {i}") for i in range(1, 41)]
+def test_the_cap_drops_nothing_and_weighs_as_with_held_out_feedback():
+    liar = [answer(i, "liar", response=f"T {i}") for i in range(1, 41)]
     others = [answer(40 + i, f"p{i % 4}", response=f"O {i}") for i in range(1, 21)]
-    found = trained(*troll, *others, person_cap=0.2)
-    assert [one for one in events(found) if one <= 40] == [36, 37, 38, 39, 40]
-    assert len(found) == 25
-    assert found.left_out == {"above one person's share (person_cap)": 35}
-    assert found.people == ["p0", "p1", "p2", "p3", "troll"]
+    found = trained(*liar, *others, person_cap=0.2)
+    assert events(found) == list(range(1, 61))
+    assert found.left_out == {}
+    assert found.people == ["liar", "p0", "p1", "p2", "p3"]
+    assert found.weights == pytest.approx(dict.fromkeys(range(1, 41), 5 / 40) | dict.fromkeys(range(41, 61), 1))
+    samples = [answer(i, SAMPLES, response=f"S {i}") for i in range(61, 91)]  # nobody's, so that nobody's share changes
+    assert trained(*liar, *others, *samples, person_cap=0.2).weights == found.weights | dict.fromkeys(
+        range(61, 91), 1.0
+    )
 
 
-@given(COUNTS, CAPS)
-def test_nobody_has_more_than_the_share_of_the_rows(counts, cap):
-    """And no row more could be kept: a slow search over the limit, one for all people."""
-    kept, share = cap_counts(counts, cap), max(Fraction(str(cap)), Fraction(1, len(counts)))
-    assert max(kept.values()) <= share * sum(kept.values())
-    limits = [{p: min(c, limit) for p, c in counts.items()} for limit in range(1, max(counts.values()) + 1)]
-    fitting = [sum(one.values()) for one in limits if max(one.values()) <= share * sum(one.values())]
-    assert sum(kept.values()) == max(fitting)
+@pytest.mark.parametrize("times", [1, 10])
+def test_older_feedback_is_replayed_by_weight(times):
+    """Of 40 new and 100 older ratings of four people, a quarter of the weight is older, however often a fifth one rates."""
+    others = [answer(i, f"p{i % 4}", response=f"O {i}") for i in range(1, 141)]
+    liar = [answer(1000 + i, "liar", response=f"T {i}") for i in range(times * 90)]
+    consumed = [*range(1, 101), *(1000 + i for i in range(times * 45))]
+    shares = []
+    for seed in range(40):
+        settings = BotSettings(person_cap=0.2, replay_share=0.25)
+        found = training_set(Examples([*others, *liar], []), settings, consumed, str(seed))
+        older = sum(weight for event, weight in found.weights.items() if event in consumed)
+        shares.append(older / sum(found.weights.values()))
+    assert max(shares) < 0.25 + 1e-9
+    assert sum(shares) / len(shares) == pytest.approx(0.25, abs=0.01)
 
 
 @given(COUNTS, CAPS)
