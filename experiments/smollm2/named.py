@@ -1,0 +1,89 @@
+"""The conversations with a name for the person in them: prompts whose right answer stands in the prompt alone.
+
+A row is a piece of a conversation, two or four turns from a drawn place. The person who begins it says the name, in its
+first or in its newest turn. Names of `held_out_names` are in validation and test alone, and no others are there.
+"""
+
+import csv
+import random
+import re
+import unicodedata
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from experiments.smollm2.conversations import dialogues_of, split_of, write_splits
+
+NAMES = Path(__file__).with_name("names.tsv")  # name, language, tokens of SmolLM2 behind a space
+SYSTEM = "You are chatting with {name}. Call them by name, and answer in one or two short sentences."
+HELD_OUT = 6  # one name in so many
+LONGEST = 4  # turns of a piece, its last reply among them
+BEFORE = ("Hi, I'm {name}.", "Hello, {name} here.", "My name is {name}.", "I'm {name}.", "Hey, this is {name}.")
+BEHIND = (
+    "I'm {name}, by the way.",
+    "My name's {name}.",
+    "You can call me {name}.",
+    "I am {name}.",
+    "(My name is {name}.)",
+)
+SAYS_A_NAME = re.compile(r"\b[Nn]ames?\b|\b(?:[Hh]i|[Hh]ey|[Hh]ello|[Ii]'?m|[Ii] am),? [A-Z][a-z]+")
+
+
+@cache
+def all_names() -> tuple[str, ...]:
+    """The names of the list."""
+    return tuple(row["name"] for row in _rows())
+
+
+@cache
+def held_out_names() -> tuple[str, ...]:
+    """Those that no training row has: one of every six, of names in the order of their numbers of tokens."""
+    draw, rows = random.Random(0), sorted(_rows(), key=lambda row: int(row["tokens"]))
+    return tuple(draw.choice(rows[i : i + HELD_OUT])["name"] for i in range(0, len(rows), HELD_OUT))
+
+
+def _rows() -> list[dict[str, str]]:
+    with NAMES.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def write_named(wheel: Path, folder: Path) -> str:
+    """`train.jsonl`, `validation.jsonl` and `test.jsonl`; returns what was written, in words. Raises UserError for damage."""
+    rows: dict[str, list[Any]] = {split: [] for split in ("train", "validation", "test")}
+    says_one = re.compile(rf"(?<![^\W\d_])(?:{'|'.join(all_names())})(?![^\W\d_])", re.IGNORECASE)
+    held_out = held_out_names()
+    trained = tuple(name for name in all_names() if name not in held_out)
+    left_out = 0
+    for conversation, turns in dialogues_of(wheel).items():
+        if len(turns) < 2:
+            continue
+        draw, split = random.Random(conversation), split_of(conversation)
+        piece = piece_of(turns, draw)
+        texts = [unicodedata.normalize("NFC", text) for text in piece]
+        if any(SAYS_A_NAME.search(text) or says_one.search(text) for text in texts):
+            left_out += 1
+            continue
+        name = draw.choice(trained if split == "train" else held_out)
+        row = {"dialog": named(piece, name, draw), "name": name, "system": SYSTEM.format(name=name)}
+        rows[split].append({**row, "conversation": conversation})
+    return f"{write_splits(rows, folder)} pieces of conversations; {left_out} that say a name left out"
+
+
+def piece_of(turns: list[str], draw: random.Random) -> list[str]:
+    """Two or four turns from a drawn place; four where there are as many."""
+    length = min(len(turns), LONGEST) // 2 * 2
+    start = draw.randint(0, len(turns) - length)
+    return turns[start : start + length]
+
+
+def named(piece: list[str], name: str, draw: random.Random) -> list[dict[str, Any]]:
+    """The turns as messages of a user and an assistant; the user says the name in the first or in the newest turn."""
+    says = 2 * draw.randrange(len(piece) // 2)
+    text, sentence = piece[says], draw.choice((*BEFORE, *BEHIND)).format(name=name)
+    if sentence in {words.format(name=name) for words in BEFORE}:
+        said = f"{sentence} {text}"
+    else:
+        said = f"{text}{'.' if text[-1].isalnum() else ''} {sentence}"
+    return [
+        {"role": ("user", "assistant")[i % 2], "content": said if i == says else turn} for i, turn in enumerate(piece)
+    ]
