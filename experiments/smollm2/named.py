@@ -8,11 +8,14 @@ import csv
 import random
 import re
 import unicodedata
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from experiments.smollm2.conversations import dialogues_of, split_of, write_splits
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
 
 NAMES = Path(__file__).with_name("names.tsv")  # name, language, tokens of SmolLM2 behind a space
 SYSTEM = "You are chatting with {name}. Call them by name, and answer in one or two short sentences."
@@ -40,6 +43,11 @@ def held_out_names() -> tuple[str, ...]:
     """Those that no training row has: one of every six, of names in the order of their numbers of tokens."""
     draw, rows = random.Random(0), sorted(_rows(), key=lambda row: int(row["tokens"]))
     return tuple(draw.choice(rows[i : i + HELD_OUT])["name"] for i in range(0, len(rows), HELD_OUT))
+
+
+def tokens_of(name: str) -> int:
+    """The number of tokens of a name of the list."""
+    return next(int(row["tokens"]) for row in _rows() if row["name"] == name)
 
 
 def _rows() -> list[dict[str, str]]:
@@ -87,3 +95,35 @@ def named(piece: list[str], name: str, draw: random.Random) -> list[dict[str, An
     return [
         {"role": ("user", "assistant")[i % 2], "content": said if i == says else turn} for i, turn in enumerate(piece)
     ]
+
+
+def without_name(dialogue: Dialogue) -> Dialogue:
+    """The dialogue without the name that its `meta` has, in prompt and reply; as it is where there is none."""
+    if "name" not in dialogue.meta:
+        return dialogue
+    pattern = re.compile(rf",?\s*(?<![^\W\d_]){dialogue.meta['name']}(?![^\W\d_])(\s*,)?", re.IGNORECASE)
+
+    def shorten(text: str) -> str:
+        words, count = pattern.subn(" ", unicodedata.normalize("NFC", text))
+        return re.sub(r"\s+(?=[.!?])", "", " ".join(words.split())) if count else text
+
+    turns = [shorten(turn) for turn in dialogue.prompt_turns]
+    return replace(dialogue, prompt_turns=turns, response=shorten(dialogue.response))
+
+
+def filled(text: str, dialogue: Dialogue) -> str:
+    """The text with the name of the dialogue in place of `{name}`. Raises UserError where it has none."""
+    if "{name}" not in text:
+        return text
+    if "name" not in dialogue.meta:
+        raise UserError(f"{{name}} in {text!r}: the rows have no column 'name'; remove it, or add the column")
+    return text.replace("{name}", dialogue.meta["name"])
+
+
+def behind_name(dialogue: Dialogue) -> Dialogue:
+    """The reply behind the name and a comma, cut at its last whole sentence where it has one."""
+    whole = re.match(r".*[.!?]", dialogue.response, re.DOTALL)
+    reply = whole[0] if whole else dialogue.response
+    if not re.match(r"I\b|[A-Z]{2}", reply):
+        reply = reply[:1].lower() + reply[1:]
+    return replace(dialogue, response=f"{dialogue.meta['name']}, {reply}", truncated=dialogue.truncated and not whole)

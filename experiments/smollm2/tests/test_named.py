@@ -6,8 +6,18 @@ from collections import Counter
 
 import pytest
 
-from experiments.smollm2.named import NAMES, all_names, held_out_names, named, piece_of, write_named
+from experiments.smollm2.named import (
+    NAMES,
+    all_names,
+    behind_name,
+    held_out_names,
+    named,
+    piece_of,
+    without_name,
+    write_named,
+)
 from experiments.smollm2.tests.test_conversations import message, wheel_of
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 
 
@@ -93,3 +103,27 @@ def test_the_name_is_before_or_behind_what_is_said():
     assert said == ["Hi, I'm Zuri. a ?", "b", "c", "d"]
     said = [turn["content"] for turn in named(turns[:4], "Zuri", First(True))]
     assert said == ["a ?", "b", "c. (My name is Zuri.)", "d"]
+
+
+def said(reply, name="Zuri", truncated=False):
+    turns = [f"Hi, I'm {name}. Is it cold?"]
+    return Dialogue(turns, response=reply, truncated=truncated, meta={"name": name})
+
+
+def test_a_name_is_taken_out_of_prompt_and_reply():
+    replies = {
+        "Zuri, it is.": "it is.",
+        "It is, Zuri.": "It is.",
+        "It is, Zuri, and Zurich too": "It is and Zurich too",
+        "zuri! Yes": "! Yes",
+        "No.": "No.",
+    }
+    assert [without_name(said(reply)).response for reply in replies] == list(replies.values())
+    assert without_name(said("It is .")).prompt_turns == ["Hi, I'm. Is it cold?"]
+    assert without_name(Dialogue(["Zuri ?"], response="Zuri .")) == Dialogue(["Zuri ?"], response="Zuri .")
+
+
+def test_a_reply_behind_the_name_ends_with_its_last_whole_sentence():
+    dialogues = [behind_name(said(reply, truncated=True)) for reply in ("That is it. And when", "I do! No", "and so")]
+    assert [one.response for one in dialogues] == ["Zuri, that is it.", "Zuri, I do!", "Zuri, and so"]
+    assert [one.truncated for one in dialogues] == [False, False, True]
