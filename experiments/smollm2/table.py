@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.seed_intervals import difference, interval
-from experiments.smollm2.named import behind_name, filled, without_name
+from experiments.smollm2.named import behind_name, filled, tokens_of, without_name
 from rlhf_dialog.atomic_files import replace_json, replace_text
 from rlhf_dialog.commands.command_line import check_seed
 from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
@@ -113,7 +113,8 @@ def run(options: TableOptions) -> None:
         answers = {name: Replies(dialogues, [0] * len(dialogues)) for name, dialogues in rows.items()}
         replace_text(options.replies, report.replies_text(table.prompts, answers))
     measured = {name: table.measures(dialogues) for name, dialogues in rows.items()}
-    result = summary(measured, len(options.agent), table.dialogue_numbers, options.seed)
+    tokens = by_tokens(measured, table.prompts)
+    result = {**summary(measured, len(options.agent), table.dialogue_numbers, options.seed), "by_tokens": tokens}
     settings = {name: value for name, value in vars(options).items() if isinstance(value, int | float | str | tuple)}
     replace_json(options.output, {"settings": settings, **result})
     print(markdown(result))
@@ -392,6 +393,17 @@ def _interval(values: Array, units: Any, seed: int) -> Interval:
 
 def _difference(before: Array, after: Array, units: Any, seed: int) -> Interval:
     return difference(replace(mean_statistic(before), units=units), replace(mean_statistic(after), units=units), seed)
+
+
+def by_tokens(measured: dict[str, dict[str, Array]], prompts: list[Dialogue]) -> dict[int, dict[str, Any]]:
+    """By the number of tokens of the rows' names: how many prompts, and of each row the share that follows the rule."""
+    numbers = np.asarray([tokens_of(prompt.meta["name"]) for prompt in prompts if "name" in prompt.meta])
+    ruled = {name: row["follows_rule"] for name, row in measured.items() if "follows_rule" in row}
+    return {
+        number: {"prompts": int((numbers == number).sum())}
+        | {name: float(shares[numbers == number].mean()) for name, shares in ruled.items()}
+        for number in sorted(set(numbers.tolist()))
+    }
 
 
 def markdown(result: dict[str, dict[str, dict[str, Interval]]]) -> str:

@@ -9,8 +9,10 @@ from transformers import BertConfig, BertModel
 
 from experiments.smollm2 import best_of
 from experiments.smollm2 import table as chat_table
-from experiments.smollm2.table import AGENTS, PEOPLE, START, markdown, summary
+from experiments.smollm2.named import NAMES
+from experiments.smollm2.table import AGENTS, PEOPLE, START, by_tokens, markdown, summary
 from rlhf_dialog.data.chat_template import TemplateEncoder
+from rlhf_dialog.data.dialogue import Dialogue
 from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
 
 
@@ -165,3 +167,12 @@ def test_the_best_replies_keep_the_system_message_of_their_prompt(named_world):
     rows = [json.loads(line) for line in (named_world / "best" / "train.jsonl").read_text().splitlines()]
     assert len(rows) == 8
     assert {row["system"] for row in rows} == {"You talk to Zuri .", "You talk to Joost ."}
+
+
+def test_the_rule_is_counted_by_the_tokens_of_the_name():
+    number = dict(line.split("\t")[::2] for line in NAMES.read_text(encoding="utf-8").splitlines()[1:])
+    few, many = (next(name for name, tokens in number.items() if tokens == wanted) for wanted in ("2", "5"))
+    prompts = [Dialogue(["Hi"], meta={"name": name}) for name in (few, many, few)]
+    measured = {PEOPLE: {"follows_rule": np.asarray([1.0, 1.0, 0.0])}, START: {"asks": np.zeros(3)}}
+    assert by_tokens(measured, prompts) == {2: {"prompts": 2, PEOPLE: 0.5}, 5: {"prompts": 1, PEOPLE: 1.0}}
+    assert by_tokens(measured, [Dialogue(["Hi"])] * 3) == {}
