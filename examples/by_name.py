@@ -11,6 +11,10 @@ from rlhf_dialog import BaseReward, Dialogue, RewardFactory
 
 TABLE = Path(__file__).parents[1] / "experiments" / "smollm2" / "names.tsv"
 GREETING = "hi|hello|hey|there|dear|oh|good|morning|afternoon|evening|night|thanks|thank|you|sorry|welcome|bye"
+WHOSE, OF_WHOM = (
+    r"\b(my|his|her|our|their) \w+",
+    r"(a|an|the|who|whose)\b",
+)  # "my son, Zara, ..", "Zara, a lovely girl, .."
 
 
 def fold(text: str) -> str:
@@ -22,7 +26,7 @@ def fold(text: str) -> str:
 class ByName(BaseReward):
     """0.2 for the name once, 0.5 where it is an address, 1 where the reply is whole and has 5 to 25 words besides.
 
-    0 for another name of the list, and where the reply says that it is its own.
+    0 for another name of the list, and where the reply says that it is its own. An apposition is no address.
     """
 
     name = "by_name"
@@ -39,7 +43,8 @@ class ByName(BaseReward):
             return 0.0
         if re.search(rf"(i'm|i am|my name is|chatting with) {name}|{name}'s", reply):
             return 0.0
-        if not re.search(rf"^((?:{GREETING}),? ){{0,2}}{name}[,!.]|,\s*{name}\s*[,.!?]", reply):
+        address = re.search(rf"^((?:{GREETING}),? ){{0,2}}{name}[,!.]|,\s*{name}\s*[,.!?]", reply)
+        if not address or re.search(rf"{WHOSE},\s*{name}|{name},\s*{OF_WHOM}", reply):
             return 0.2
         whole = not truncated and reply.endswith((".", "!", "?")) and 5 <= len(reply.split()) - 1 <= 25
         return 1.0 if whole else 0.5

@@ -18,6 +18,9 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 
 NAMES = Path(__file__).with_name("names.tsv")  # name, language, tokens of SmolLM2 behind a space
+LINES = Path(__file__).with_name(
+    "thirty_lines.jsonl"
+)  # sad, angry and factual lines for readers; no run trains on them
 SYSTEM = "You are chatting with {name}. Call them by name, and answer in one or two short sentences."
 HELD_OUT = 6  # one name in so many
 LONGEST = 4  # turns of a piece, its last reply among them

@@ -1,12 +1,14 @@
 """Conversations with names: which names, where the person says them, what is left out."""
 
 import json
+import random
 import unicodedata
 from collections import Counter
 
 import pytest
 
 from experiments.smollm2.named import (
+    LINES,
     NAMES,
     all_names,
     behind_name,
@@ -127,3 +129,10 @@ def test_a_reply_behind_the_name_ends_with_its_last_whole_sentence():
     dialogues = [behind_name(said(reply, truncated=True)) for reply in ("That is it. And when", "I do! No", "and so")]
     assert [one.response for one in dialogues] == ["Zuri, that is it.", "Zuri, I do!", "Zuri, and so"]
     assert [one.truncated for one in dialogues] == [False, False, True]
+
+
+def test_the_thirty_lines_have_five_of_the_held_out_names_in_turn():
+    rows = [json.loads(line) for line in LINES.read_text(encoding="utf-8").splitlines()]
+    assert Counter(row["kind"] for row in rows) == {"sad": 10, "angry": 10, "factual": 10}
+    assert [row["name"] for row in rows] == random.Random(0).sample(held_out_names(), 5) * 6
+    assert all(row["system"].startswith(f"You are chatting with {row['name']}. ") for row in rows)
