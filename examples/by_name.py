@@ -48,3 +48,24 @@ class ByName(BaseReward):
             return 0.2
         whole = not truncated and reply.endswith((".", "!", "?")) and 5 <= len(reply.split()) - 1 <= 25
         return 1.0 if whole else 0.5
+
+
+SYMPATHY = "sorry|sad|hard|tough|awful|terrible|horrible|rough|unfair|frustrating|painful|heartbreaking|understand|here for you"
+CHEER = "glad|happy|great|fun|love|enjoy|enjoying|congratulations|wonderful|amazing|excited|celebrate|celebration"
+
+
+@RewardFactory.register("Kind")
+class Kind(BaseReward):
+    """To a line in distress or anger, a row with `hard`: 1 for words of sympathy, -1 for cheer; to others -0.5 for "sorry"."""
+
+    name = "kind"
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        return [self.score(fold(one.response), bool(one.meta.get("hard"))) for one in dialogues]
+
+    def score(self, reply: str, hard: bool) -> float:
+        if not hard:
+            return -0.5 if re.search(r"\bsorry\b", reply) else 0.0
+        if re.search(rf"\b({CHEER})\b|!", reply):
+            return -1.0
+        return 1.0 if re.search(rf"\b({SYMPATHY})\b", reply) else 0.0

@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from rlhf_dialog.config.loading import load_config
+from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from tests.parts.processes import ROOT
 from tests.test_ask_back import example  # noqa: F401  the fixture
@@ -77,8 +78,26 @@ def test_names_are_compared_without_case_and_composed(example):  # noqa: F811
 def test_its_yaml_names_the_reward_and_holds_the_kl(example):  # noqa: F811
     config = load_config(ROOT / "configs" / "by_name.yaml", {})
     parts = {part["id"]: part.get("args") or {} for part in config.reward_class.args["parts"]}
-    assert {"ByName", "RelevanceReward"} <= set(parts)
+    assert set(parts) == {"ByName", "Kind", "RelevanceReward"}
     relevance = yaml.safe_load((ROOT / "configs" / "relevance_chitchat.yaml").read_text())
     assert parts["RelevanceReward"]["model"] == relevance["output"]
     assert config.kl_rate > 0
     assert config.kl_target <= 0.3
+
+
+@pytest.mark.parametrize(
+    ("reply", "hard", "score"),
+    [
+        ("Zara, I'm so sorry for your loss.", True, 1.0),
+        ("That sounds hard, Zara.", True, 1.0),
+        ("Zara, I'm glad that you went to see it.", True, -1.0),
+        ("Zara, I'm sorry, have fun!", True, -1.0),
+        ("Zara, your train was late.", True, 0.0),
+        ("Zara, I'm sorry to hear that.", False, -0.5),
+        ("Zara, I'm glad that you went to see it!", False, 0.0),
+    ],
+)
+def test_a_hard_line_gets_sympathy_and_no_other(example, reply, hard, score):  # noqa: F811
+    dialogue = Dialogue(["Hi ."], response=reply, meta={"name": "Zara", "hard": hard})
+    example("by_name.py", "ByName")
+    assert RewardFactory.create("Kind", {})([dialogue]) == [score]

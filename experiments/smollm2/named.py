@@ -1,7 +1,8 @@
 """The conversations with a name for the person in them: prompts whose right answer stands in the prompt alone.
 
 A row is a piece of a conversation, two or four turns from a drawn place. The person who begins it says the name, in its
-first or in its newest turn. Names of `held_out_names` are in validation and test alone, and no others are there.
+first or in its newest turn. Names of `held_out_names` are in validation and test alone, and no others are there. Train has
+also the lines of `hard_lines.txt`, of people in distress or anger, which chitchat hardly has; every other one says the name.
 """
 
 import csv
@@ -18,6 +19,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 
 NAMES = Path(__file__).with_name("names.tsv")  # name, language, tokens of SmolLM2 behind a space
+HARD = Path(__file__).with_name("hard_lines.txt")
+HARD_COPIES = 14  # of each, so that a sixth of the training prompts are of this kind
 LINES = Path(__file__).with_name(
     "thirty_lines.jsonl"
 )  # sad, angry and factual lines for readers; no run trains on them
@@ -76,8 +79,21 @@ def write_named(wheel: Path, folder: Path) -> str:
             continue
         name = draw.choice(trained if split == "train" else held_out)
         row = {"dialog": named(piece, name, draw), "name": name, "system": SYSTEM.format(name=name)}
-        rows[split].append({**row, "conversation": conversation})
-    return f"{write_splits(rows, folder)} pieces of conversations; {left_out} that say a name left out"
+        rows[split].append({**row, "conversation": conversation, "hard": False})
+    rows["train"] += hard_rows(trained)
+    return f"{write_splits(rows, folder)} pieces of conversations and hard lines; {left_out} that say a name left out"
+
+
+def hard_rows(names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Rows of one turn, each line several times with drawn names."""
+    draw, rows = random.Random(0), []
+    for number, line in enumerate(HARD.read_text(encoding="utf-8").splitlines()):
+        for copy in range(HARD_COPIES):
+            name = draw.choice(names)
+            dialog = named([line], name, draw) if copy % 2 else [{"role": "user", "content": line}]
+            row = {"dialog": dialog, "name": name, "system": SYSTEM.format(name=name)}
+            rows.append({**row, "conversation": f"hard line {number + 1}", "hard": True})
+    return rows
 
 
 def piece_of(turns: list[str], draw: random.Random) -> list[str]:
@@ -89,7 +105,7 @@ def piece_of(turns: list[str], draw: random.Random) -> list[str]:
 
 def named(piece: list[str], name: str, draw: random.Random) -> list[dict[str, Any]]:
     """The turns as messages of a user and an assistant; the user says the name in the first or in the newest turn."""
-    says = 2 * draw.randrange(len(piece) // 2)
+    says = 2 * draw.randrange((len(piece) + 1) // 2)
     text, sentence = piece[says], draw.choice((*BEFORE, *BEHIND)).format(name=name)
     if sentence in {words.format(name=name) for words in BEFORE}:
         said = f"{sentence} {text}"

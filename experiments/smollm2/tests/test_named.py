@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from experiments.smollm2.named import (
+    HARD,
     LINES,
     NAMES,
     all_names,
@@ -48,23 +49,25 @@ def write(tmp_path, **conversations):
 
 def test_a_person_says_the_name_of_the_system_prompt_and_no_held_out_name_is_trained_on(tmp_path):
     texts = ("Do you swim ?", "In the sea", "Is it cold ?", "Very .", "And now", "It rains .")
-    written = write(tmp_path, **{f"c{i}": texts[: 2 + i % 5] for i in range(300)})
+    write(tmp_path, **{f"c{i}": texts[: 2 + i % 5] for i in range(300)})
     sizes = {}
     for split in ("train", "validation", "test"):
         prompts = PromptRules(context_size=3, turn_separator="chat_template").load(str(tmp_path), split)
         rows = [json.loads(line) for line in (tmp_path / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
-        sizes[split] = len(rows)
         names = {prompt.meta["name"] for prompt in prompts}
         assert not names & set(held_out_names()) if split == "train" else names <= set(held_out_names())
         for prompt in prompts:
             assert prompt.system.count(prompt.meta["name"]) == 1
             assert prompt.roles[-1] == "user"
-            assert prompt.reference in texts  # what the assistant said is as it was
+            assert prompt.meta["hard"] or prompt.reference in texts  # what the assistant said is as it was
+        hard = [row for row in rows if row["hard"]]
+        rows = [row for row in rows if not row["hard"]]
+        sizes[split] = len(rows)
+        assert bool(hard) == (split == "train")
         for row in rows:
             said = [turn["content"] for turn in row["dialog"] if row["name"] in turn["content"]]
             assert len(said) == 1
             assert any(text in said[0] for text in texts)
-    assert written.startswith(", ".join(f"{size} {split}" for split, size in sizes.items()))
     assert sum(sizes.values()) == 300
 
 
@@ -136,3 +139,13 @@ def test_the_thirty_lines_have_five_of_the_held_out_names_in_turn():
     assert Counter(row["kind"] for row in rows) == {"sad": 10, "angry": 10, "factual": 10}
     assert [row["name"] for row in rows] == random.Random(0).sample(held_out_names(), 5) * 6
     assert all(row["system"].startswith(f"You are chatting with {row['name']}. ") for row in rows)
+
+
+def test_no_hard_line_of_training_is_one_of_the_thirty():
+    def key(text):
+        return "".join(filter(str.isalpha, text.casefold()))
+
+    trained = [key(line) for line in HARD.read_text(encoding="utf-8").splitlines()]
+    held_out = [key(json.loads(line)["prompt"]) for line in LINES.read_text(encoding="utf-8").splitlines()]
+    assert len(set(trained)) == len(trained)
+    assert not set(trained) & set(held_out)
