@@ -6,12 +6,14 @@ python -m experiments.smollm2 best_of --config ask_back.yaml --register examples
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from experiments.smollm2.table import Table, TableOptions
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.commands.command_line import check_seed
 from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
 from rlhf_dialog.config.loading import find_config, load_config
+from rlhf_dialog.data.dialogue import Dialogue
 
 
 class BestOptions(Options):
@@ -44,10 +46,16 @@ def run(options: BestOptions) -> None:
     )  # type: ignore[call-arg]
     table = Table(options_of_table, config)
     best = table.best(options.draws).dialogues
-    lines = [json.dumps({"prompt": one.prompt_turns, "reference": one.response}, ensure_ascii=False) for one in best]
+    lines = [json.dumps(row_of(one), ensure_ascii=False) for one in best]
     held_out = len(lines) // 10
     for split, part in {"train": lines[held_out:], "validation": lines[:held_out]}.items():
         replace_text(options.output / f"{split}.jsonl", "\n".join(part) + "\n")
+
+
+def row_of(dialogue: Dialogue) -> dict[str, Any]:
+    """The prompt, its system message where it has one, and the reply as the reference."""
+    system = {"system": dialogue.system} if dialogue.system else {}
+    return {"prompt": dialogue.prompt_turns, **system, "reference": dialogue.response}
 
 
 main = partial(run_command, BestOptions, run)

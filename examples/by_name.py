@@ -1,0 +1,71 @@
+"""A reward of your own: the reply calls the person by the name that stands in the system prompt, in `meta["name"]` of the row.
+
+python train_ppo.py --config by_name.yaml --register examples/by_name.py
+"""
+
+import re
+import unicodedata
+from pathlib import Path
+
+from rlhf_dialog import BaseReward, Dialogue, RewardFactory
+
+TABLE = Path(__file__).parents[1] / "experiments" / "smollm2" / "names.tsv"
+GREETING = "hi|hello|hey|there|dear|oh|good|morning|afternoon|evening|night|thanks|thank|you|sorry|welcome|bye"
+WHOSE, OF_WHOM = (
+    r"\b(my|his|her|our|their) \w+",
+    r"(a|an|the|who|whose)\b",
+)  # "my son, Zara, ..", "Zara, a lovely girl, .."
+
+
+def fold(text: str) -> str:
+    """The text without differences of case, composed."""
+    return unicodedata.normalize("NFC", text).casefold().replace("’", "'")
+
+
+@RewardFactory.register("ByName")
+class ByName(BaseReward):
+    """0.2 for the name once, 0.5 where it is an address, 1 where the reply is whole and has 5 to 25 words besides.
+
+    0 for another name of the list, and where the reply says that it is its own. An apposition is no address.
+    """
+
+    name = "by_name"
+
+    def __init__(self) -> None:
+        self.names = {fold(line.split("\t")[0]) for line in TABLE.read_text(encoding="utf-8").splitlines()[1:]}
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        return [self.score(fold(one.response), fold(one.meta["name"]), one.truncated) for one in dialogues]
+
+    def score(self, reply: str, name: str, truncated: bool) -> float:
+        words = re.findall(r"[^\W\d_]+", reply)
+        if words.count(name) != 1 or self.names.intersection(words) - {name}:
+            return 0.0
+        if re.search(rf"(i'm|i am|my name is|chatting with) {name}|{name}'s", reply):
+            return 0.0
+        address = re.search(rf"^((?:{GREETING}),? ){{0,2}}{name}[,!.]|,\s*{name}\s*[,.!?]", reply)
+        if not address or re.search(rf"{WHOSE},\s*{name}|{name},\s*{OF_WHOM}", reply):
+            return 0.2
+        whole = not truncated and reply.endswith((".", "!", "?")) and 5 <= len(reply.split()) - 1 <= 25
+        return 1.0 if whole else 0.5
+
+
+SYMPATHY = "sorry|sad|hard|tough|awful|terrible|horrible|rough|unfair|frustrating|painful|heartbreaking|understand|here for you"
+CHEER = "glad|happy|great|fun|love|enjoy|enjoying|congratulations|wonderful|amazing|excited|celebrate|celebration"
+
+
+@RewardFactory.register("Kind")
+class Kind(BaseReward):
+    """To a line in distress or anger, a row with `hard`: 1 for words of sympathy, -1 for cheer; to others -0.5 for "sorry"."""
+
+    name = "kind"
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        return [self.score(fold(one.response), bool(one.meta.get("hard"))) for one in dialogues]
+
+    def score(self, reply: str, hard: bool) -> float:
+        if not hard:
+            return -0.5 if re.search(r"\bsorry\b", reply) else 0.0
+        if re.search(rf"\b({CHEER})\b|!", reply):
+            return -1.0
+        return 1.0 if re.search(rf"\b({SYMPATHY})\b", reply) else 0.0
