@@ -12,10 +12,10 @@ from typing import Any
 from rlhf_dialog.data.dialogue import AUTO, Dialogue, ToolText
 from rlhf_dialog.data.sources import NO_COLUMNS, load_rows
 from rlhf_dialog.data.sources.columns import Columns, naming_columns
+from rlhf_dialog.data.sources.kinds import SIDES, find
 from rlhf_dialog.data.sources.messages import (
     USER_ROLES,
     Messages,
-    first_filled,
     items_in,
     read_role,
     split_messages,
@@ -32,7 +32,7 @@ from rlhf_dialog.data.sources.record import (
     read_flag,
     show_columns,
 )
-from rlhf_dialog.data.sources.rows import PROMPT_KEYS, SIDES, TURN_KEYS, Row, prompt_messages
+from rlhf_dialog.data.sources.rows import Row, prompt_messages
 from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
 from rlhf_dialog.data.speakers import BLANK_LINE, join_turns, read_speakers
 from rlhf_dialog.errors import UserError, nearest
@@ -255,9 +255,8 @@ def _check_scores(row: Row, where: str) -> None:
 
 def read_prompt(row: Row, where: str) -> tuple[Messages, set[str]]:
     """The messages before the replies, each with a role, and the columns that they are in. Raises as `read_sides` does."""
-    keys = (*PROMPT_KEYS, *TURN_KEYS)
-    prompt, used, _ = prompt_messages(row, where, keys)
-    what = first_filled(keys, row) or "prompt"
+    what = find(row, "prompt", "messages") or "prompt"
+    prompt, used, _ = prompt_messages(row, where, what)
     prompt.turns = [_text(turn, f"turn {i} of '{what}'", where) for i, turn in enumerate(prompt.turns, 1)]
     if not any(prompt.roles):
         roles: list[str | None] = [("user", "assistant")[i % 2] for i in range(len(prompt.turns))]

@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_dialog.data.dialogue import POLICY, Dialogue
-from rlhf_dialog.data.sources.rows import REPLY_KEYS
+from rlhf_dialog.data.sources.kinds import NAMES
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward
 
 logger = logging.getLogger(__name__)
 TRL = ("prompts", "completions")
 OURS = ("split", "index", "dialogue", "group", "unanswered")  # of `Dialogue.meta`, which are no columns of the data
-FIELDS = {**dict.fromkeys(REPLY_KEYS, "reference"), "references": "references", "act": "act"}  # column -> of `Dialogue`
+FIELDS = {
+    **dict.fromkeys(NAMES["reference"], "reference"),
+    "references": "references",
+    "act": "act",
+}  # column -> of `Dialogue`
 
 
 class FunctionReward(BaseReward):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlhf_dialog.data.sources.record import RECIPES, kind
-from rlhf_dialog.data.sources.rows import ID_KEYS, Cells, Row
+from rlhf_dialog.data.sources.rows import Cells, Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import is_below
 from rlhf_dialog.json_files import FAULTS, parse_json
@@ -206,7 +206,7 @@ def _read_json(data: bytes, where: str) -> Numbered:
     wanted = "a .json file must be one list of objects; if it has one object per line, name it .jsonl"
     rows = _parse_json(decode(data, where), where, wanted)
     if isinstance(rows, dict) and rows and all(isinstance(row, dict) for row in rows.values()):
-        rows = [{ID_KEYS[0]: name} | row for name, row in rows.items()]  # the dialogues of MultiWOZ by their names
+        rows = [{"dialog_id": name} | row for name, row in rows.items()]  # the dialogues of MultiWOZ by their names
     if not isinstance(rows, list):
         raise UserError(f"{where}: holds {kind(rows)}, and {wanted}; {RECIPES}")
     for number, row in enumerate(rows, 1):
