@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_dialog.data.dialogue import AUTO, Dialogue, ToolText
+from rlhf_dialog.data.row_counts import BadRow, LeftOut, RowCounts, is_empty, is_null
 from rlhf_dialog.data.sources import NO_COLUMNS, load_rows
 from rlhf_dialog.data.sources.columns import Columns, naming_columns
 from rlhf_dialog.data.sources.kinds import SIDES, find
@@ -21,17 +22,7 @@ from rlhf_dialog.data.sources.messages import (
     split_messages,
     unused_keys,
 )
-from rlhf_dialog.data.sources.record import (
-    RECIPES,
-    BadRow,
-    LeftOut,
-    RowCounts,
-    checked_text,
-    is_empty,
-    is_null,
-    read_flag,
-    show_columns,
-)
+from rlhf_dialog.data.sources.record import RECIPES, checked_text, read_flag, show_columns
 from rlhf_dialog.data.sources.rows import Row, prompt_messages
 from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
 from rlhf_dialog.data.speakers import BLANK_LINE, join_turns, read_speakers

@@ -1,8 +1,8 @@
 """Read and check dialogues, with their acts, from files, folders, archives or the Hugging Face Hub.
 
-`load_records` finds the rows of a split (`splits`, `files`, `from_hub`), names their columns (`columns`), and turns rows into
-dialogues: `rows` has the table of layouts, `messages` reads one message, and `record` is what comes out, with what was left
-out. docs/DATA.md shows every layout to users.
+`load_records` finds the rows of a split (`splits`, `files`, `from_hub`), names their columns (`kinds`, `columns`), and turns
+rows into dialogues: `rows` has the table of layouts, `messages` reads one message, and `record` is what comes out
+(`data.row_counts` says what was left out). docs/DATA.md shows every layout to users.
 
 Nothing is written or unpacked, so several runs can read the same data at once. A column is read, or named; a row is read, or
 counted; what has two meanings is refused.

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_dialog.data.dialogue import ToolText
+from rlhf_dialog.data.row_counts import LeftOut, is_empty, is_null
 from rlhf_dialog.data.sources.kinds import NAMES, find, first_filled
-from rlhf_dialog.data.sources.record import RECIPES, LeftOut, checked_text, is_empty, is_null, kind, read_flag
+from rlhf_dialog.data.sources.record import RECIPES, checked_text, kind, read_flag
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import map_leaves
 

@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from rlhf_dialog.data.row_counts import BadRow, LeftOut, RowCounts, is_empty, is_null
 from rlhf_dialog.data.sources.kinds import NAMES, SIDES, find, first_filled
 from rlhf_dialog.data.sources.messages import (
     ASSISTANT_ROLES,
@@ -22,14 +23,9 @@ from rlhf_dialog.data.sources.messages import (
 )
 from rlhf_dialog.data.sources.record import (
     RECIPES,
-    BadRow,
     DialogueRecord,
-    LeftOut,
-    RowCounts,
     act_number,
     checked_text,
-    is_empty,
-    is_null,
     kind,
     read_flag,
     show_columns,

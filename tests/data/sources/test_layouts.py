@@ -310,7 +310,7 @@ def test_columns_that_may_decide_come_first_and_at_most_twelve_are_named(tmp_pat
     assert more == ""
     assert [name.split("'")[1] for name in begin.split(", ")] == ["score", "flag", *(f"text_{k}" for k in range(10))]
     assert begin.startswith("'score' (8 rows), 'flag' (8 rows)")
-    with caplog.at_level(logging.DEBUG, logger="rlhf_dialog.data.sources.record"):
+    with caplog.at_level(logging.DEBUG, logger="rlhf_dialog.data.row_counts"):
         (line,) = lines_of(caplog, tmp_path, rows)
     assert "'topic' (8 rows)" in line
 
