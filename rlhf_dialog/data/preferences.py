@@ -196,7 +196,7 @@ def _pair(row: Row, where: str, counts: RowCounts, preference: Preference | str 
     if isinstance(preference, Preference):
         row = preference.order(row, where)
     chosen, rejected, used = read_sides(row, where)
-    counts.note(row | keys_of_turns(row), {*used, *decides, "reference", "margin"}, in_meta=False)
+    counts.unread.add(row | keys_of_turns(row), {*used, *decides, "reference", "margin"})
     reference = row.get("reference")
     text = reference.strip() if isinstance(reference, str) else None
     margin = _margin(row.get("margin"), where)

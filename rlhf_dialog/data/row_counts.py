@@ -4,7 +4,7 @@ import logging
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -48,11 +48,12 @@ class Unused:
     counts: Counter[str] = field(default_factory=Counter)
     values: dict[str, set[Any]] = field(default_factory=lambda: defaultdict(set))
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Count the unused columns of one more row."""
+    def add(self, row: Mapping[str, Any], used: Container[str | None] = ()) -> None:
+        """Count the columns of one more row that are filled and not `used`."""
         self.num_rows += 1
-        self.counts.update(row.keys())
-        for name, value in row.items():
+        unused = ((str(name), value) for name, value in row.items() if name not in used and not is_empty(value))
+        for name, value in unused:
+            self.counts[name] += 1
             if len(self.values[name]) <= FEW:
                 self.values[name].add(value if isinstance(value, str | int | float) else repr(value))
 
@@ -86,7 +87,7 @@ class RowCounts:
     num_rows: int = 0
     bad: list[str] = field(default_factory=list)
     left_out: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
-    kept: Unused = field(default_factory=Unused)  # in `meta`
+    kept: Unused = field(default_factory=Unused)  # in `meta`, for rewards
     unread: Unused = field(default_factory=Unused)
 
     def read(self, items: Iterable[Item], make: Callable[[Item], Result]) -> list[Result]:
@@ -114,12 +115,6 @@ class RowCounts:
                 f"{where}: no row can be used; this one has {reason}, which cannot be read{detail}; give other data"
             )
         return results
-
-    def note(self, row: Mapping[str, Any], used: Iterable[str | None], in_meta: bool = True) -> None:
-        """Count the columns of a row that are filled and were not used, once a row; `in_meta`: they are kept for rewards."""
-        used = set(used)
-        unused = {str(name): value for name, value in row.items() if name not in used and not is_empty(value)}
-        (self.kept if in_meta else self.unread).add(unused)
 
     def log(self, without_reference: int = 0) -> None:
         """One line for each kind of rows that were left out, and for the columns; some prompts may be `without_reference`."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from rlhf_dialog.data.row_counts import Unused, is_empty
+from rlhf_dialog.data.row_counts import Unused
 from rlhf_dialog.data.sources.kinds import NAMES, SIDES, find
 from rlhf_dialog.data.sources.messages import ASSISTANT_ROLES, USER_ROLES, are_messages, uses_tools
 from rlhf_dialog.data.sources.record import show_columns
@@ -39,7 +39,10 @@ def read_texts(rows: Rows, where: str, quiet: bool = False) -> Iterator[tuple[st
 
     A warning counts other transcripts, unless `quiet`. Raises UserError for what is written like a list but cannot be read.
     """
-    rows = [(place, row | _parse_lists(row, place)) for place, row in rows]
+    rows = [
+        (place, row | {key: _parse(row[key], key, place, isinstance(row, Cells)) for key in SAID_KEYS & row.keys()})
+        for place, row in rows
+    ]
     for keys in (SIDES, *((key,) for key in (*NAMES["prompt"], *NAMES["messages"]))):
         filled = [row for _, row in rows if all(isinstance(row.get(key), str) and row[key].strip() for key in keys)]
         found = [[read_transcript(row[key]) for key in keys] for row in filled]
@@ -55,11 +58,9 @@ def read_texts(rows: Rows, where: str, quiet: bool = False) -> Iterator[tuple[st
     yield from rows
 
 
-def _parse_lists(row: Row, where: str) -> Row:
-    return {key: _parse(row[key], key, where, isinstance(row, Cells)) for key in SAID_KEYS & row.keys()}
-
-
 def _parse(value: Any, key: str, where: str, is_cell: bool = False) -> Any:
+    if isinstance(value, dict) and key in NAMES["messages"]:
+        value = as_items(value) or value
     if isinstance(value, list):
         return [one for item in value for one in _unpack(item, key, where)]
     text = value.strip() if isinstance(value, str) else ""
@@ -135,7 +136,7 @@ def rename_columns(rows: Rows, where: str, columns: Columns, quiet: bool = False
         hidden.update(*(names for kind, names in FORMS.items() if kind not in columns))
     unread, others = Unused(), hidden - {*columns.values()}
     for _, row in rows:
-        unread.add({name: value for name, value in row.items() if name in others and not is_empty(value)})
+        unread.add({name: value for name, value in row.items() if name in others})
     if (listed := unread.listed()) and not quiet:
         logger.warning("%s: not read, because `columns` names others: %s", where, listed)
     return ((place, _rename(row, columns, hidden)) for place, row in rows)
@@ -144,16 +145,15 @@ def rename_columns(rows: Rows, where: str, columns: Columns, quiet: bool = False
 def _rename(row: Row, columns: Columns, hidden: set[str]) -> Row:
     renamed = {kind: row[column] for kind, column in columns.items() if kind in NAMES and column in row}
     prompt = columns.get("prompt") or find(row, "prompt")
-    if prompt in row and not columns.keys().isdisjoint(("prompt", "input")):
-        named = [columns["input"]] if "input" in columns else []
-        renamed["prompt"], used = prompt_in(row, prompt, named)
+    if prompt in row and ("prompt" in columns or "input" in columns):
+        renamed["prompt"], used = prompt_in(row, prompt, columns.get("input"))
         hidden = hidden | used
         renamed.pop("input", None)
     if isinstance(renamed.get("history"), str):
         renamed["history"] = [renamed["history"]]
-    row = type(row)({name: value for name, value in row.items() if name not in hidden} | renamed)
     of_turns = {kind.partition(".")[2]: key for kind, key in columns.items() if kind in OF_TURNS}
-    return type(row)({name: _rename_turns(cell, of_turns) for name, cell in row.items()}) if of_turns else row
+    cells = {name: value for name, value in row.items() if name not in hidden} | renamed
+    return type(row)({name: _rename_turns(cell, of_turns) for name, cell in cells.items()} if of_turns else cells)
 
 
 def _rename_turns(cell: Any, keys: dict[str, str]) -> Any:

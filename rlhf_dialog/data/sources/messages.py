@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_dialog.data.dialogue import ToolText
-from rlhf_dialog.data.row_counts import LeftOut, is_empty, is_null
+from rlhf_dialog.data.row_counts import LeftOut, is_null
 from rlhf_dialog.data.sources.kinds import NAMES, find, first_filled
 from rlhf_dialog.data.sources.record import RECIPES, checked_text, kind, read_flag
 from rlhf_dialog.errors import UserError
@@ -37,13 +37,14 @@ class Messages:
     roles: list[str | None] = field(default_factory=list)  # of each turn, in lower case
     system: list[tuple[int, str]] = field(default_factory=list)  # the number of turns before it, and its text
     learned: list[bool] = field(default_factory=list)  # of each turn, whether its LEARN_KEYS let it be a reply to learn
+    tools: list[Any] = field(default_factory=list)  # that the assistant may call
 
     def then(self, others: "Messages") -> "Messages":
         """These messages and the others behind them; a system message that says the same again counts once."""
         said = {text for _, text in self.system}
         more = [(len(self.turns) + place, text) for place, text in others.system if text not in said]
         turns, learned = self.turns + others.turns, self.learned + others.learned
-        return Messages(turns, self.roles + others.roles, self.system + more, learned)
+        return Messages(turns, self.roles + others.roles, self.system + more, learned, self.tools)
 
 
 def items_in(value: Any, what: str, where: str, wanted: str) -> list[Any]:

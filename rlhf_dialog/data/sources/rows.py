@@ -3,7 +3,7 @@
 import itertools
 import json
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from rlhf_dialog.data.row_counts import BadRow, LeftOut, RowCounts, is_empty, is_null
@@ -79,10 +79,7 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
     `with_calls`: those in which tools are called are read, and lists of tools; else they are left out. Raises UserError when
     there are no rows, or when rows cannot be read.
     """
-    rows = (
-        (place, row | {key: as_items(row[key]) for key in NAMES["messages"] if isinstance(row.get(key), dict)})
-        for place, row in rows
-    )
+    rows = iter(rows)
     first = next(rows, None)
     if first is None:
         raise UserError(f"{where}: there are no rows; give at least one dialogue")
@@ -104,9 +101,8 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
             raise LeftOut(group[0][0], "tool messages")
         if record.tools and not with_calls:
             record.tools, record.meta[TOOLS] = [], row[TOOLS]
-        counts.note(
-            record.meta, [*NAMES["dialog_id"], *NAMES["system"][: bool(record.system)], liked_in(row)[0], "unanswered"]
-        )
+        used = (*NAMES["dialog_id"], "system" if record.system else None, liked_in(row)[0], "unanswered")
+        counts.kept.add(record.meta, used)
         return record
 
     records = counts.read(layout.gather(itertools.chain([first], rows)), read)
@@ -131,7 +127,7 @@ def _read_dialogue(group: Group, counts: RowCounts) -> DialogueRecord:
         acts = _list_in(row, act, where, "with one act per turn")
     meta = _others(row, {key, act, "references", *used}, counts, items, (*NAMES["act"], "references"))
     messages = context.then(split_messages(items, where))
-    record = _record(messages, acts, where, meta, parse_tools(row.get(TOOLS)))
+    record = _record(messages, acts, where, meta)
     if liked_in(row)[1] is False:
         record.learned = [*(record.learned or [True] * len(record.turns))[:-1], False]
     versions = row.get("references")
@@ -156,7 +152,7 @@ def _read_camrest(group: Group, counts: RowCounts) -> DialogueRecord:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"is not a dialogue of CamRest676: {type(error).__name__}: {error}"
         raise UserError(f"{where}: {what}; wanted '{CAMREST}' with `usr` and `sys` in each item, and 'goal'") from None
-    counts.note(row, (CAMREST, "goal", *NAMES["dialog_id"]), in_meta=False)
+    counts.unread.add(row, (CAMREST, "goal", *NAMES["dialog_id"]))
     return _record(Messages(turns), None, where, {"goal": goal, "dialogue_acts": acts})
 
 
@@ -179,7 +175,7 @@ def _read_prompt(group: Group, counts: RowCounts) -> DialogueRecord:
     if not items:
         raise BadRow(f"{where}: the prompt is null or has no turns; fill it in, or remove the row")
     meta = _others(row, {act, reply, "references", *used}, counts, items)
-    record = _record(messages, None, where, meta, parse_tools(row.get(TOOLS)))
+    record = _record(messages, None, where, meta)
     record.acts = None if act is None or is_null(row[act]) else [act_number(row[act], f"'{act}'", where)]
     replies = [text for name in (reply, "references") if name for text in _replies(row.get(name), name, where)]
     return _as_prompt(record, replies, is_learned(row[reply] if reply else None) and liked_in(row)[1] is not False)
@@ -206,26 +202,28 @@ def prompt_messages(row: Row, where: str, key: str) -> tuple[Messages, set[str],
     return context.then(prompt), used | more, items
 
 
-def prompt_in(row: Row, key: str, inputs: Sequence[str] = ()) -> tuple[Any, set[str]]:
-    """The prompt in the column `key`, and the columns that it is in: it has the text under one of `inputs`, or as an
-    `instruction` the text of its `input`, behind a blank line."""
+def prompt_in(row: Row, key: str, named: str | None = None) -> tuple[Any, set[str]]:
+    """The prompt in the column `key`, and the columns that it is in: behind a blank line it has the text in the column `named`,
+    or as an `instruction` that of its `input`."""
     prompt = row.get(key)
-    used = first_filled(inputs or NAMES["input"], row)
-    more = (row[used] or "") if used else None
-    if not (isinstance(prompt, str) and used and isinstance(more, str) and (inputs or key == "instruction")):
+    used = named or (find(row, "input") if key == "instruction" else None)
+    more = (row.get(used) or "") if used else None
+    if not (used and isinstance(prompt, str) and isinstance(more, str)):
         return prompt, {key}
     return f"{prompt.strip()}\n\n{more.strip()}".strip(), {key, used}
 
 
 def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Messages, set[str]]:
     """The system message and the history that a row has in columns of their own, and these columns."""
-    messages, used = Messages(), {key for key in (*NAMES["system"], *NAMES["history"], TOOLS) if is_empty(row.get(key))}
+    tools = parse_tools(row.get(TOOLS))
+    messages = Messages(tools=tools or [])
+    used = {key for key in (*NAMES["system"], *NAMES["history"], TOOLS) if is_empty(row.get(key))}
     for key in NAMES["system"]:
         texts = [row.get(key)] if isinstance(row.get(key), str) else row.get(key)
         if not messages.system and texts and isinstance(texts, list) and all(isinstance(text, str) for text in texts):
             messages.system = [(0, checked_text(text, f"'{key}'", where)) for text in texts if text.strip()]
             used.add(key)
-    if parse_tools(row.get(TOOLS)) is not None:
+    if tools is not None:
         used.add(TOOLS)
     for key in NAMES["history"][: 2 * with_history]:
         history = [*split_pairs(row[key])] if isinstance(row.get(key), list) else []
@@ -254,7 +252,7 @@ def liked_in(row: Row) -> tuple[str | None, bool | None]:
 
 def parse_tools(value: Any) -> list[Any] | None:
     """The list of a column `tools`, which may be JSON; None for anything else."""
-    if isinstance(value, str) and value.strip().startswith(("[", "{")):
+    if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
@@ -280,7 +278,7 @@ def _replies(value: Any, key: str, where: str) -> list[str]:
 def _gather_utterances(rows: Rows) -> Iterator[Group]:
     """Consecutive rows with the same id. Raises UserError for an id that comes back later."""
     seen: set[Any] = set()
-    for ident, group in itertools.groupby(rows, key=lambda placed: _ident(*placed)):
+    for ident, group in itertools.groupby(rows, key=lambda placed: _ident(*placed, "dialog_id")):
         members = list(group)
         if ident in seen:
             raise UserError(
@@ -291,16 +289,16 @@ def _gather_utterances(rows: Rows) -> Iterator[Group]:
         yield members
 
 
-def _ident(where: str, row: Row) -> Any:
-    key = find(row, "dialog_id")
+def _ident(where: str, row: Row, what: str) -> Any:
+    key = find(row, what)
     ident = row[key] if key else None
     if is_null(ident) or not isinstance(ident, str | int | float):
-        raise UserError(f"{where}: the dialogue id holds {kind(ident)}, wanted a number or a string in every row")
+        raise UserError(f"{where}: '{key or what}' holds {kind(ident)}, wanted a number or a string in every row")
     return ident
 
 
 def _read_utterances(group: Group, counts: RowCounts) -> DialogueRecord:
-    where = f"{group[0][0]} (dialogue {reprlib.repr(_ident(*group[0]))})"
+    where = f"{group[0][0]} (dialogue {reprlib.repr(_ident(*group[0], 'dialog_id'))})"
     messages, acts = _messages_of_rows(group, counts)
     return _record(messages, acts, where, {})
 
@@ -313,13 +311,12 @@ def _messages_of_rows(group: Group, counts: RowCounts) -> tuple[Messages, list[A
         key, act = find(row, "messages", "utterance"), find(row, "act")
         if key is None:
             raise _no_turns(where, row)
-        part = split_messages(
-            [{name: row[name] for name in row if name not in NAMES["utterance"]} | {"text": row[key]}], where
-        )
+        item = {name: value for name, value in row.items() if name not in NAMES["utterance"]} | {"text": row[key]}
+        part = split_messages([item], where)
         part.turns = [checked_text(turn, f"'{key}'", where) for turn in part.turns]
         messages = messages.then(part)
         acts += [row[act] if act else None] * len(part.turns)
-        counts.note(unused_keys([row], [key, *NAMES["act"], *NAMES["dialog_id"]]), (), in_meta=False)
+        counts.unread.add(unused_keys([row], (key, *NAMES["act"], *NAMES["dialog_id"])))
     return messages, acts
 
 
@@ -331,19 +328,19 @@ def _gather_trees(rows: Rows) -> Iterator[Group]:
 
     A path whose beginning is not in the data begins with a row that has a parent. Raises UserError for an id that is there twice.
     """
-    placed = list(rows)
-    key = next((name for name in NAMES["message_id"] if name in placed[0][1]), "message_id")
     by_id: dict[Any, tuple[str, Row]] = {}
-    for where, row in placed:
-        if is_empty(row.get(key)) or row[key] in by_id:
-            raise UserError(f"{where}: '{key}' holds {reprlib.repr(row.get(key))}, wanted an id that no other row has")
-        by_id[row[key]] = (where, row)
-    answered = {_parent(row) for _, row in placed if not is_rejected(row)}
-    for where, row in placed:
-        if row[key] in answered and (is_empty(_parent(row)) or read_role(row) in USER_ROLES):
+    for where, row in rows:
+        if (ident := _ident(where, row, "message_id")) in by_id:
+            raise UserError(
+                f"{where}: '{find(row, 'message_id')}' holds {reprlib.repr(ident)}, wanted an id that no other row has"
+            )
+        by_id[ident] = (where, row)
+    answered = {_parent(row) for _, row in by_id.values() if not is_rejected(row)}
+    for ident, (where, row) in by_id.items():
+        if ident in answered and (is_empty(_parent(row)) or read_role(row) in USER_ROLES):
             continue  # it stands before others, and is no reply
         path = [(where, row)]
-        while (above := by_id.get(_parent(path[-1][1]))) and len(path) <= len(placed):
+        while (above := by_id.get(_parent(path[-1][1]))) and len(path) <= len(by_id):
             path.append(above)
         yield path[::-1]
 
@@ -358,23 +355,23 @@ def _read_path(group: Group, counts: RowCounts) -> DialogueRecord:
         raise LeftOut(where, "no message before them")
     messages, _ = _messages_of_rows(group, RowCounts(where))
     reply = [] if unanswered else [messages.turns.pop()]
-    root = next(group[0][1][name] for name in NAMES["message_id"] if name in group[0][1])
     used = {find(row, "utterance"), *NAMES["message_id"], *NAMES["parent"], *NAMES["role"]}
-    meta = {"dialog_id": root} | _others(row, used, counts) | ({"unanswered": True} if unanswered else {})
+    meta = (
+        {"dialog_id": _ident(*group[0], "message_id")}
+        | _others(row, used, counts)
+        | ({"unanswered": True} if unanswered else {})
+    )
     messages.roles = messages.roles[: len(messages.turns)]
     return _as_prompt(_record(messages, None, where, meta), reply, is_learned(row))
 
 
 def _parent(row: Row) -> Any:
-    return row.get(find(row, "parent") or "")
+    parent = row.get(find(row, "parent") or "")
+    return reprlib.repr(parent) if isinstance(parent, list | dict) else parent  # the id of no row
 
 
 def _is_in_a_tree(row: Row) -> bool:
     return None not in (find(row, kind) for kind in ("parent", "utterance", "message_id"))
-
-
-def _is_an_utterance(row: Row) -> bool:
-    return bool(find(row, "messages", "utterance") and find(row, "dialog_id"))
 
 
 OF_UTTERANCES = ("dialogues", _gather_utterances)
@@ -386,7 +383,7 @@ LAYOUTS = (  # docs/DATA.md shows them to users
     ),
     Layout(lambda row: "prompt" in row, _read_prompt),
     Layout(_is_in_a_tree, _read_path, "replies", _gather_trees),
-    Layout(_is_an_utterance, _read_utterances, *OF_UTTERANCES),
+    Layout(lambda row: find(row, "messages", "utterance") and find(row, "dialog_id"), _read_utterances, *OF_UTTERANCES),
     Layout(lambda row: find(row, "prompt"), _read_prompt),
     Layout(lambda row: find(row, "messages"), _read_dialogue),
 )
@@ -395,9 +392,7 @@ LAYOUTS = (  # docs/DATA.md shows them to users
 # -- what the layouts share
 
 
-def _record(
-    messages: Messages, acts: list[Any] | None, where: str, meta: Row, tools: list[Any] | None = None
-) -> DialogueRecord:
+def _record(messages: Messages, acts: list[Any] | None, where: str, meta: Row) -> DialogueRecord:
     """The record of these messages, with checked turns and acts. Raises UserError that names `where` and what is wrong there."""
     count = len(messages.turns)
     texts = [checked_text(turn, f"turn {number} of {count}", where) for number, turn in enumerate(messages.turns, 1)]
@@ -412,16 +407,17 @@ def _record(
     if messages.system:
         meta["system"] = "\n".join(text for _, text in messages.system)
     roles = messages.roles if any(messages.roles) else None
-    record = DialogueRecord(texts, acts, meta=meta, roles=roles, system=messages.system, tools=tools or [])
-    record.learned = [] if all(messages.learned) else messages.learned
-    return record
+    learned = [] if all(messages.learned) else messages.learned
+    return DialogueRecord(
+        texts, acts, meta=meta, roles=roles, system=messages.system, learned=learned, tools=messages.tools
+    )
 
 
 def _others(
     row: Row, used: set[str | None], counts: RowCounts, items: Iterable[Any] = (), read: Iterable[str] = ()
 ) -> Row:
     """The columns that become `meta`; the keys of the turns that are not `read` are counted."""
-    counts.note({f"{key} of a turn": value for key, value in unused_keys(items, read).items()}, (), in_meta=False)
+    counts.unread.add({f"{key} of a turn": value for key, value in unused_keys(items, read).items()})
     return {key: value for key, value in row.items() if key not in used}
 
 

@@ -75,7 +75,7 @@ def _record(row: Row, where: str, form: str, counts: RowCounts) -> Record:
         before = [("user", shared)] if shared else []
         answers = [checked_text(text.removeprefix(shared), "a reply", where) for text in answers]
     system = [text for _, text in messages.system]
-    counts.note(keys_of_turns(row) | {"system message": system}, (), in_meta=False)
+    counts.unread.add(keys_of_turns(row) | {"system message": system})
     person = None if row.get("user_id") is None else str(row["user_id"])
     place = len(before)
     turns = [ImportedTurn(number, *said) for number, said in enumerate(before)]
