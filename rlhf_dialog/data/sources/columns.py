@@ -129,9 +129,10 @@ def rename_columns(rows: Rows, where: str, columns: Columns, quiet: bool = False
             raise UserError(f"columns.{kind}: {where} has no {what} '{column}', it has {there}; name one of them{hint}")
         if kind in ("reference", "references") and CANDIDATES.search(column) and not quiet:
             logger.warning("%s: each text of '%s' is taken for an acceptable reply; are all of them?", where, column)
-    hidden = {name for kind in columns if kind in NAMES for name in NAMES[kind]}
+    of_rows = [kind for kind in columns if kind in NAMES]
+    hidden = {name for kind in of_rows for name in NAMES[kind]}
     hidden -= {*NAMES["message_id"]} if "parent" in columns and "message_id" not in columns else set()
-    hidden.update(column for kind, column in columns.items() if kind in NAMES)
+    hidden |= {columns[kind] for kind in of_rows}
     if not FORMS.keys().isdisjoint(columns):
         hidden.update(*(names for kind, names in FORMS.items() if kind not in columns))
     unread, others = Unused(), hidden - {*columns.values()}

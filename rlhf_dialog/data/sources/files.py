@@ -25,6 +25,7 @@ Numbered = Iterator[tuple[str, Row]]
 SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 ENTERED = {"data", "default", "ijcnlp_dailydialog"}.union(*SPLIT_NAMES.values())  # the folders that are searched
 HTML = (b"<!doctype", b"<html", b"<?xml", b"<head", b"<body", b"<script", b"<!--")
+OF_ARCHIVES = ("from a zip archive", "download it again, or unpack it and give the folder")
 MAX_BYTES = 2 << 30  # of all that is read from one archive, decompressed
 
 
@@ -66,7 +67,7 @@ class Archive:
             self.archive = zipfile.ZipFile(io.BytesIO(data))
             infos = [info for info in self.archive.infolist() if not info.is_dir()]
         except Exception as error:
-            raise _damaged_archive(where, error) from None
+            raise _damaged(where, error, *OF_ARCHIVES) from None
         members = {info.filename.replace("\\", "/"): info for info in infos}
         of_macos = {name for name in members if name.startswith("__MACOSX/") or name.split("/")[-1].startswith("._")}
         self.members = {name: info for name, info in members.items() if name not in of_macos}
@@ -87,7 +88,7 @@ class Archive:
         try:
             data = self.archive.read(info)
         except Exception as error:
-            raise _damaged_archive(where, error) from None
+            raise _damaged(where, error, *OF_ARCHIVES) from None
         return without_html(data, where)
 
 
@@ -95,12 +96,10 @@ class Archive:
 Tree = Folder | Archive
 
 
-def _damaged_archive(where: str, error: Exception) -> UserError:
-    """The error for a damaged or encrypted archive; zipfile raises many kinds of exceptions for these."""
+def _damaged(where: str, error: Exception, what: str, remedy: str) -> UserError:
+    """The error for a damaged file; zipfile and pyarrow raise a dozen kinds, among them TypeError and MemoryError."""
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return UserError(
-        f"{where}: cannot be read from a zip archive ({reason}); download it again, or unpack it and give the folder"
-    )
+    return UserError(f"{where}: cannot be read {what} ({reason}); {remedy}")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -123,28 +122,27 @@ def without_html(data: bytes, where: str) -> bytes:
     return data
 
 
-def read_parquet(data: bytes, where: str) -> Numbered:
-    """The rows of one parquet file. Raises UserError when it cannot be read."""
+def _read_parquet(data: bytes, where: str) -> Numbered:
     return _rows(lambda: pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False), where, "a parquet file")
 
 
 def read_saved(tree: Tree, state: str) -> Numbered:
     """The rows of a saved Dataset: `state` is its state.json. Raises UserError when a file is missing or damaged."""
-    where = tree.place(state)
+    paths: list[str] = []
     try:
         known = parse_json(tree.read(state))
-        names = [PurePosixPath(item["filename"]).name for item in known["_data_files"]]
+        paths = [
+            str(PurePosixPath(state).with_name(PurePosixPath(one["filename"]).name)) for one in known["_data_files"]
+        ]
         reordered = known.get("_indices_data_files") or known.get("_indices_files")
+        fault = "the rows have been reordered" if reordered else "" if paths else "names no files"
     except FAULTS:
-        raise UserError(
-            f"{where}: this is not the state.json of a saved data set; save the data set again with save_to_disk"
-        ) from None
-    if not names or reordered:
-        fault = "the rows have been reordered" if names else "names no files"
-        raise UserError(f"{where}: {fault}; save the data set again with save_to_disk")
-    for path in (str(PurePosixPath(state).parent / name) for name in names):
-        if path not in tree.names:
-            raise UserError(f"{tree.place(path)}: the file is missing; save the data set again with save_to_disk")
+        fault = "this is not the state.json of a saved data set"
+    missing = [path for path in paths if path not in tree.names]
+    if fault or missing:
+        where = tree.place(state if fault else missing[0])
+        raise UserError(f"{where}: {fault or 'the file is missing'}; save the data set again with save_to_disk")
+    for path in paths:
         yield from _rows(partial(_read_arrow, tree.read(path)), tree.place(path), "an Arrow file")
 
 
@@ -158,11 +156,8 @@ def _rows(read: Callable[[], pa.Table], where: str, expected: str) -> Numbered:
         table = read()
         table.validate(full=True)  # before any value is looked at: damaged offsets lead anywhere
         names, rows = table.column_names, table.to_pylist()
-    except Exception as error:  # pyarrow has a dozen kinds for damaged files, among them TypeError and MemoryError
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise UserError(
-            f"{where}: cannot be read as {expected} ({reason}); the file is damaged, download or write it again"
-        ) from None
+    except Exception as error:
+        raise _damaged(where, error, f"as {expected}", "the file is damaged, download or write it again") from None
     if len(set(names)) < len(names):
         raise UserError(f"{where}: two columns have the same name; rename one of {', '.join(names)}")
     yield from ((f"{where}, row {number}", row) for number, row in enumerate(rows, 1))
@@ -253,5 +248,5 @@ KINDS: dict[str, Callable[[bytes, str], Numbered]] = {
     ".json": _read_json,
     ".csv": _read_csv,
     ".tsv": partial(_read_csv, delimiter="\t"),
-    ".parquet": read_parquet,
+    ".parquet": _read_parquet,
 }

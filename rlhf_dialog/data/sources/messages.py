@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_dialog.data.dialogue import ToolText
-from rlhf_dialog.data.row_counts import LeftOut, is_null
+from rlhf_dialog.data.row_counts import LeftOut, is_empty, is_null
 from rlhf_dialog.data.sources.kinds import NAMES, find, first_filled
 from rlhf_dialog.data.sources.record import RECIPES, checked_text, kind, read_flag
 from rlhf_dialog.errors import UserError
@@ -18,7 +18,6 @@ SYSTEM_ROLES = ("system", "developer")
 USER_ROLES = ("user", "human", "prompter")
 ASSISTANT_ROLES = ("assistant", "gpt", "bot", "model", "chatbot")
 SPOKEN_ROLES = (*SYSTEM_ROLES, *USER_ROLES, *ASSISTANT_ROLES)
-ROLES_OF_A_PAIR = ("user", "assistant")
 CALL_ROLES = ("function_call", "tool_call", "tool_calls")  # whose text is JSON: {"name": ..., "arguments": {...}}
 TOOL_ROLES = (
     *("tool", "function", "ipython", "observation", "environment"),
@@ -59,7 +58,9 @@ def items_in(value: Any, what: str, where: str, wanted: str) -> list[Any]:
 def split_pairs(items: Sequence[Any]) -> Iterator[Any]:
     """The items, with two messages in place of a pair: of [question, answer], or of {"user": ..., "assistant": ...}."""
     for item in items:
-        sides = dict(zip(ROLES_OF_A_PAIR, item, strict=False)) if isinstance(item, list) and len(item) == 2 else item
+        sides = (
+            dict(zip(("user", "assistant"), item, strict=False)) if isinstance(item, list) and len(item) == 2 else item
+        )
         roles = [key for key in sides if key.lower() in SPOKEN_ROLES] if isinstance(sides, dict) else []
         is_pair = len(roles) > 1 and find(sides, "utterance") is None
         yield from ({"role": role, "content": sides[role]} for role in roles) if is_pair else [item]

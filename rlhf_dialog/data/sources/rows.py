@@ -19,6 +19,7 @@ from rlhf_dialog.data.sources.messages import (
     split_messages,
     split_pairs,
     unused_keys,
+    uses_tools,
     without_nulls,
 )
 from rlhf_dialog.data.sources.record import (
@@ -60,17 +61,13 @@ def as_items(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _each(rows: Rows) -> Iterator[Group]:
-    return ([row] for row in rows)
-
-
 class Layout(NamedTuple):
     """How a kind of data is read: the first row that `fits` decides; `gather` puts the rows of one record together."""
 
     fits: Callable[[Row], Any]
     read: Callable[[Group, RowCounts], DialogueRecord]
     unit: str = "rows"  # what one record is called in messages
-    gather: Callable[[Rows], Iterable[Group]] = _each
+    gather: Callable[[Rows], Iterable[Group]] = lambda rows: ([row] for row in rows)
 
 
 def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool = False) -> list[DialogueRecord]:
@@ -298,26 +295,18 @@ def _ident(where: str, row: Row, what: str) -> Any:
 
 
 def _read_utterances(group: Group, counts: RowCounts) -> DialogueRecord:
-    where = f"{group[0][0]} (dialogue {reprlib.repr(_ident(*group[0], 'dialog_id'))})"
-    messages, acts = _messages_of_rows(group, counts)
-    return _record(messages, acts, where, {})
-
-
-def _messages_of_rows(group: Group, counts: RowCounts) -> tuple[Messages, list[Any]]:
-    """The messages of rows that hold one each, and their acts."""
-    messages = Messages()
-    acts: list[Any] = []
+    """A dialogue of which each row is a turn."""
+    turns = []
     for where, row in group:
-        key, act = find(row, "messages", "utterance"), find(row, "act")
+        key = find(row, "messages", "utterance")
         if key is None:
             raise _no_turns(where, row)
-        item = {name: value for name, value in row.items() if name not in NAMES["utterance"]} | {"text": row[key]}
-        part = split_messages([item], where)
-        part.turns = [checked_text(turn, f"'{key}'", where) for turn in part.turns]
-        messages = messages.then(part)
-        acts += [row[act] if act else None] * len(part.turns)
+        if not isinstance(row[key], list) and not uses_tools(row):
+            checked_text(row[key], f"'{key}'", where)
         counts.unread.add(unused_keys([row], (key, *NAMES["act"], *NAMES["dialog_id"])))
-    return messages, acts
+        turns.append(row | {"utterance": row[key]})
+    where = f"{group[0][0]} (dialogue {reprlib.repr(_ident(*group[0], 'dialog_id'))})"
+    return _read_dialogue([(where, {"messages": turns})], RowCounts(where))
 
 
 # -- one row, one message of a tree: each reply once, behind its ancestors
@@ -353,16 +342,13 @@ def _read_path(group: Group, counts: RowCounts) -> DialogueRecord:
     unanswered = read_role(row) in USER_ROLES
     if len(group) == 1 and not unanswered:
         raise LeftOut(where, "no message before them")
-    messages, _ = _messages_of_rows(group, RowCounts(where))
-    reply = [] if unanswered else [messages.turns.pop()]
+    above = [one for _, one in group[:-1]]
+    prompt = {"prompt": [*above, row]} if unanswered else {"prompt": above, "reference": row}
+    record = _read_prompt([(where, prompt)], RowCounts(where))
     used = {find(row, "utterance"), *NAMES["message_id"], *NAMES["parent"], *NAMES["role"]}
-    meta = (
-        {"dialog_id": _ident(*group[0], "message_id")}
-        | _others(row, used, counts)
-        | ({"unanswered": True} if unanswered else {})
-    )
-    messages.roles = messages.roles[: len(messages.turns)]
-    return _as_prompt(_record(messages, None, where, meta), reply, is_learned(row))
+    meta = {"dialog_id": _ident(*group[0], "message_id")} | _others(row, used, counts) | record.meta
+    record.meta = meta | ({"unanswered": True} if unanswered else {})
+    return record
 
 
 def _parent(row: Row) -> Any:
@@ -447,12 +433,14 @@ def _list_in(row: Row, key: str, where: str, wanted: str) -> list[Any]:
 
 def _no_turns(where: str, row: Row) -> UserError:
     known = (*NAMES["messages"], *NAMES["prompt"])
-    hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
-    talks = (
-        key for key, cell in row.items() if any(isinstance(x, dict) and find(x, "utterance") for x in as_items(cell))
-    )
-    hint = next((f"; if '{key}' holds the turns, set columns: {{messages: {key}}}" for key in talks), hint)
+    hints = [
+        f"; if '{key}' holds the turns, set columns: {{messages: {key}}}"
+        for key, cell in row.items()
+        if any(isinstance(item, dict) and find(item, "utterance") for item in as_items(cell))
+    ]
+    hints += [hint for key in row if (hint := nearest(str(key).lower(), known))]
+    hint = [*hints, "; set `columns` to read other names"][0]
     return UserError(
         f"{where}: no turns; wanted a list of turns under one of {', '.join(known)}, or one utterance per row with a dialogue id "
-        f"('dialog_id'); found {show_columns(row)}{hint or '; set `columns` to read other names'}; {RECIPES}"
+        f"('dialog_id'); found {show_columns(row)}{hint}; {RECIPES}"
     )
