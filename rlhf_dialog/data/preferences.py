@@ -28,9 +28,8 @@ from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
 from rlhf_dialog.data.speakers import BLANK_LINE, join_turns, read_speakers
 from rlhf_dialog.errors import UserError, nearest
 
-SAYS_WHICH = re.compile(
-    r"better|safer|winner|prefer|^labels?$", re.IGNORECASE
-)  # names of columns that say which side is better
+# names of columns that say which side is better
+SAYS_WHICH = re.compile(r"better|safer|winner|prefer|^labels?$", re.IGNORECASE)
 SCORE = re.compile(r"score|rating|reward", re.IGNORECASE)
 TIE = re.compile(r"\b(tie|tied|both|same|equal|draw|neither|none)\b", re.IGNORECASE)
 LONG_ENOUGH = 20  # characters that two texts without a prompt share, so that they count as its text
@@ -192,11 +191,11 @@ def _check_decided(rows: Sequence[tuple[str, Row]], columns: Columns, data_path:
 
 
 def _pair(row: Row, where: str, counts: RowCounts, preference: Preference | str | None) -> PreferencePair:
-    decides = {preference.column} if isinstance(preference, Preference) else set()
+    decides = None
     if isinstance(preference, Preference):
-        row = preference.order(row, where)
+        row, decides = preference.order(row, where), preference.column
     chosen, rejected, used = read_sides(row, where)
-    counts.unread.add(row | keys_of_turns(row), {*used, *decides, "reference", "margin"})
+    counts.unread.add(row | keys_of_turns(row), {*used, decides, "reference", "margin"})
     reference = row.get("reference")
     text = reference.strip() if isinstance(reference, str) else None
     margin = _margin(row.get("margin"), where)

@@ -37,12 +37,15 @@ CANDIDATES = re.compile("candidate|distractor|option|choice", re.IGNORECASE)  # 
 def read_texts(rows: Rows, where: str, quiet: bool = False) -> Iterator[tuple[str, Row]]:
     """The rows, with what stands in their texts: lists in `Cells`, messages as JSON, and transcripts where most texts are one.
 
-    A warning counts other transcripts, unless `quiet`. Raises UserError for what is written like a list but cannot be read.
+    A warning counts other transcripts, unless `quiet`. Raises UserError for what is written like a list but cannot be read, and
+    where there are no rows.
     """
     rows = [
         (place, row | {key: _parse(row[key], key, place, isinstance(row, Cells)) for key in SAID_KEYS & row.keys()})
         for place, row in rows
     ]
+    if not rows:
+        raise UserError(f"{where}: there are no rows; give at least one")
     for keys in (SIDES, *((key,) for key in (*NAMES["prompt"], *NAMES["messages"]))):
         filled = [row for _, row in rows if all(isinstance(row.get(key), str) and row[key].strip() for key in keys)]
         found = [[read_transcript(row[key]) for key in keys] for row in filled]
@@ -59,8 +62,8 @@ def read_texts(rows: Rows, where: str, quiet: bool = False) -> Iterator[tuple[st
 
 
 def _parse(value: Any, key: str, where: str, is_cell: bool = False) -> Any:
-    if isinstance(value, dict) and key in NAMES["messages"]:
-        value = as_items(value) or value
+    if isinstance(value, dict) and key in NAMES["messages"] and not are_messages(value):
+        value = as_items(value)
     if isinstance(value, list):
         return [one for item in value for one in _unpack(item, key, where)]
     text = value.strip() if isinstance(value, str) else ""

@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -160,7 +160,12 @@ def _rows(read: Callable[[], pa.Table], where: str, expected: str) -> Numbered:
         raise _damaged(where, error, f"as {expected}", "the file is damaged, download or write it again") from None
     if len(set(names)) < len(names):
         raise UserError(f"{where}: two columns have the same name; rename one of {', '.join(names)}")
-    yield from ((f"{where}, row {number}", row) for number, row in enumerate(rows, 1))
+    yield from number_rows(rows, where)
+
+
+def number_rows(rows: Iterable[Row], where: str) -> Numbered:
+    """The rows, each with its place."""
+    return ((f"{where}, row {number}", row) for number, row in enumerate(rows, 1))
 
 
 def decode(data: bytes, where: str) -> str:
@@ -188,13 +193,16 @@ def text_lines(data: bytes, where: str) -> list[str]:
 
 def read_rows(name: str, data: bytes, where: str) -> Numbered:
     """The rows of the file `name`, each with its place. Raises UserError when the data does not match the extension."""
-    return KINDS[PurePosixPath(name).suffix.lower()](data, where)
+    for place, row in KINDS[PurePosixPath(name).suffix.lower()](data, where):
+        if not isinstance(row, dict):
+            raise UserError(f"{place}: holds {kind(row)}, wanted an object like {{'dialog': [...], 'act': [...]}}")
+        yield place, row
 
 
 def _read_jsonl(data: bytes, where: str) -> Numbered:
     for number, line in enumerate(text_lines(data, where), 1):
         at = f"{where}, line {number}"
-        yield at, _an_object(_parse_json(line, at, "every line must be one JSON object"), at)
+        yield at, _parse_json(line, at, "every line must be one JSON object")
 
 
 def _read_json(data: bytes, where: str) -> Numbered:
@@ -204,9 +212,7 @@ def _read_json(data: bytes, where: str) -> Numbered:
         rows = [{"dialog_id": name} | row for name, row in rows.items()]  # the dialogues of MultiWOZ by their names
     if not isinstance(rows, list):
         raise UserError(f"{where}: holds {kind(rows)}, and {wanted}; {RECIPES}")
-    for number, row in enumerate(rows, 1):
-        at = f"{where}, row {number}"
-        yield at, _an_object(row, at)
+    yield from number_rows(rows, where)
 
 
 def _parse_json(text: str, where: str, expected: str) -> Any:
@@ -214,12 +220,6 @@ def _parse_json(text: str, where: str, expected: str) -> Any:
         return parse_json(text)
     except ValueError as error:
         raise UserError(f"{where}: is not JSON: {error}; {expected}") from None
-
-
-def _an_object(row: Any, where: str) -> Row:
-    if not isinstance(row, dict):
-        raise UserError(f"{where}: holds {kind(row)}, wanted an object like {{'dialog': [...], 'act': [...]}}")
-    return row
 
 
 def _read_csv(data: bytes, where: str, delimiter: str = ",") -> Numbered:

@@ -3,7 +3,7 @@
 import itertools
 import json
 import reprlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rlhf_dialog.data.row_counts import BadRow, LeftOut, RowCounts, is_empty, is_null
@@ -35,7 +35,7 @@ from rlhf_dialog.errors import UserError, nearest
 
 Row = dict[str, Any]
 Rows = Iterable[tuple[str, Row]]  # the place of the row, for messages, and the row
-Group = list[tuple[str, Row]]  # the rows of one record
+Group = Sequence[tuple[str, Row]]  # the rows of one record
 
 
 class Cells(Row):
@@ -67,22 +67,19 @@ class Layout(NamedTuple):
     fits: Callable[[Row], Any]
     read: Callable[[Group, RowCounts], DialogueRecord]
     unit: str = "rows"  # what one record is called in messages
-    gather: Callable[[Rows], Iterable[Group]] = lambda rows: ([row] for row in rows)
+    gather: Callable[[Rows], Iterable[Group]] = zip  # each row alone
 
 
 def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool = False) -> list[DialogueRecord]:
     """All dialogues, in order; what was left out or not read is logged, unless `quiet`.
 
     `with_calls`: those in which tools are called are read, and lists of tools; else they are left out. Raises UserError when
-    there are no rows, or when rows cannot be read.
+    rows cannot be read.
     """
-    rows = iter(rows)
-    first = next(rows, None)
-    if first is None:
-        raise UserError(f"{where}: there are no rows; give at least one dialogue")
-    layout = next((one for one in LAYOUTS if one.fits(first[1])), None)
+    rows = list(rows)
+    layout = next((one for one in LAYOUTS if one.fits(rows[0][1])), None)
     if layout is None:
-        raise _no_turns(*first)
+        raise _no_turns(*rows[0])
     counts = RowCounts(where, layout.unit)
 
     def read(group: Group) -> DialogueRecord:
@@ -102,7 +99,7 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
         counts.kept.add(record.meta, used)
         return record
 
-    records = counts.read(layout.gather(itertools.chain([first], rows)), read)
+    records = counts.read(layout.gather(rows), read)
     if not quiet:
         counts.log(sum(x.is_prompt and not x.references and "unanswered" not in x.meta for x in records))
     return records
@@ -215,13 +212,12 @@ def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Message
     tools = parse_tools(row.get(TOOLS))
     messages = Messages(tools=tools or [])
     used = {key for key in (*NAMES["system"], *NAMES["history"], TOOLS) if is_empty(row.get(key))}
+    used |= set() if tools is None else {TOOLS}
     for key in NAMES["system"]:
-        texts = [row.get(key)] if isinstance(row.get(key), str) else row.get(key)
-        if not messages.system and texts and isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+        texts: list[Any] = row[key] if isinstance(row.get(key), list) else [row.get(key)]
+        if not messages.system and texts and all(isinstance(text, str) for text in texts):
             messages.system = [(0, checked_text(text, f"'{key}'", where)) for text in texts if text.strip()]
             used.add(key)
-    if tools is not None:
-        used.add(TOOLS)
     for key in NAMES["history"][: 2 * with_history]:
         history = [*split_pairs(row[key])] if isinstance(row.get(key), list) else []
         is_text = key == "history" and all(isinstance(one, str) for one in history)
@@ -275,7 +271,7 @@ def _replies(value: Any, key: str, where: str) -> list[str]:
 def _gather_utterances(rows: Rows) -> Iterator[Group]:
     """Consecutive rows with the same id. Raises UserError for an id that comes back later."""
     seen: set[Any] = set()
-    for ident, group in itertools.groupby(rows, key=lambda placed: _ident(*placed, "dialog_id")):
+    for ident, group in itertools.groupby(rows, key=lambda placed: _ident(placed[0], placed[1], "dialog_id")):
         members = list(group)
         if ident in seen:
             raise UserError(
@@ -303,7 +299,7 @@ def _read_utterances(group: Group, counts: RowCounts) -> DialogueRecord:
             raise _no_turns(where, row)
         if not isinstance(row[key], list) and not uses_tools(row):
             checked_text(row[key], f"'{key}'", where)
-        counts.unread.add(unused_keys([row], (key, *NAMES["act"], *NAMES["dialog_id"])))
+        counts.unread.add(unused_keys([row], (key, "references", *NAMES["act"], *NAMES["dialog_id"])))
         turns.append(row | {"utterance": row[key]})
     where = f"{group[0][0]} (dialogue {reprlib.repr(_ident(*group[0], 'dialog_id'))})"
     return _read_dialogue([(where, {"messages": turns})], RowCounts(where))
