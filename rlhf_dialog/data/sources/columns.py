@@ -62,8 +62,6 @@ def read_texts(rows: Rows, where: str, quiet: bool = False) -> Iterator[tuple[st
 
 
 def _parse(value: Any, key: str, where: str, is_cell: bool = False) -> Any:
-    if isinstance(value, dict) and key in NAMES["messages"] and not are_messages(value):
-        value = as_items(value)
     if isinstance(value, list):
         return [one for item in value for one in _unpack(item, key, where)]
     text = value.strip() if isinstance(value, str) else ""

@@ -76,7 +76,10 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
     `with_calls`: those in which tools are called are read, and lists of tools; else they are left out. Raises UserError when
     rows cannot be read.
     """
-    rows = list(rows)
+    rows = [
+        (place, row | {key: as_items(row[key]) for key in NAMES["messages"] if isinstance(row.get(key), dict)})
+        for place, row in rows
+    ]
     layout = next((one for one in LAYOUTS if one.fits(rows[0][1])), None)
     if layout is None:
         raise _no_turns(*rows[0])
