@@ -14,11 +14,8 @@ from rlhf_dialog.rewards.base import BaseReward
 logger = logging.getLogger(__name__)
 TRL = ("prompts", "completions")
 OURS = ("split", "index", "dialogue", "group", "unanswered")  # of `Dialogue.meta`, which are no columns of the data
-FIELDS = {
-    **dict.fromkeys(NAMES["reference"], "reference"),
-    "references": "references",
-    "act": "act",
-}  # column -> of `Dialogue`
+# column -> of `Dialogue`
+FIELDS = {**dict.fromkeys(NAMES["reference"], "reference"), "references": "references", "act": "act"}
 
 
 class FunctionReward(BaseReward):
