@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_dialog.data.preferences import load_pairs
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.data.sources import columns, load_records, messages, rows
+from rlhf_dialog.data.sources import columns, kinds, load_records
 from rlhf_dialog.errors import UserError
 from tests.parts.processes import ROOT
 
@@ -39,18 +39,9 @@ def test_the_table_names_every_column():
     table = PAGE[PAGE.index("## Accepted column names") : PAGE.index("## Columns with names")]
     named = [re.findall(r"`([\w-]+)`", line) for line in table.splitlines() if line.startswith("| ") and "`" in line]
     assert list(map(tuple, named)) == [
-        rows.TURN_KEYS,
-        messages.TEXT_KEYS,
-        messages.ROLE_KEYS,
-        rows.ACT_KEYS,
-        rows.ID_KEYS,
-        rows.PROMPT_KEYS,
-        rows.SYSTEM_KEYS,
-        rows.HISTORY_KEYS,
-        rows.INPUT_KEYS,
-        rows.PARENT_KEYS,
-        rows.MESSAGE_KEYS,
-        (*rows.REPLY_KEYS, "references"),
+        *(kinds.NAMES[kind] for kind in ("messages", "utterance", "role", "act", "dialog_id", "prompt", "system")),
+        *(kinds.NAMES[kind] for kind in ("history", "input", "parent", "message_id")),
+        (*kinds.NAMES["reference"], "references"),
     ]
 
 

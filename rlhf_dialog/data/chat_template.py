@@ -34,7 +34,8 @@ from rlhf_dialog.data.prompt_ids import (
     separator_ids,
     special_tokens,
 )
-from rlhf_dialog.data.sources.record import RowCounts, refuse_rendered
+from rlhf_dialog.data.row_counts import RowCounts
+from rlhf_dialog.data.sources.record import refuse_rendered
 from rlhf_dialog.data.speakers import BLANK_LINE
 from rlhf_dialog.data.written_texts import MARKS
 from rlhf_dialog.errors import UserError

@@ -10,36 +10,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_dialog.data.dialogue import AUTO, Dialogue, ToolText
+from rlhf_dialog.data.row_counts import BadRow, LeftOut, RowCounts, is_empty, is_null
 from rlhf_dialog.data.sources import NO_COLUMNS, load_rows
 from rlhf_dialog.data.sources.columns import Columns, naming_columns
+from rlhf_dialog.data.sources.kinds import SIDES, find
 from rlhf_dialog.data.sources.messages import (
     USER_ROLES,
     Messages,
-    first_filled,
     items_in,
     read_role,
     split_messages,
     unused_keys,
 )
-from rlhf_dialog.data.sources.record import (
-    RECIPES,
-    BadRow,
-    LeftOut,
-    RowCounts,
-    checked_text,
-    is_empty,
-    is_null,
-    read_flag,
-    show_columns,
-)
-from rlhf_dialog.data.sources.rows import PROMPT_KEYS, SIDES, TURN_KEYS, Row, prompt_messages
+from rlhf_dialog.data.sources.record import RECIPES, checked_text, read_flag, show_columns
+from rlhf_dialog.data.sources.rows import Row, prompt_messages
 from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
 from rlhf_dialog.data.speakers import BLANK_LINE, join_turns, read_speakers
 from rlhf_dialog.errors import UserError, nearest
 
-SAYS_WHICH = re.compile(
-    r"better|safer|winner|prefer|^labels?$", re.IGNORECASE
-)  # names of columns that say which side is better
+# names of columns that say which side is better
+SAYS_WHICH = re.compile(r"better|safer|winner|prefer|^labels?$", re.IGNORECASE)
 SCORE = re.compile(r"score|rating|reward", re.IGNORECASE)
 TIE = re.compile(r"\b(tie|tied|both|same|equal|draw|neither|none)\b", re.IGNORECASE)
 LONG_ENOUGH = 20  # characters that two texts without a prompt share, so that they count as its text
@@ -201,11 +191,11 @@ def _check_decided(rows: Sequence[tuple[str, Row]], columns: Columns, data_path:
 
 
 def _pair(row: Row, where: str, counts: RowCounts, preference: Preference | str | None) -> PreferencePair:
-    decides = {preference.column} if isinstance(preference, Preference) else set()
+    decides = None
     if isinstance(preference, Preference):
-        row = preference.order(row, where)
+        row, decides = preference.order(row, where), preference.column
     chosen, rejected, used = read_sides(row, where)
-    counts.note(row | keys_of_turns(row), {*used, *decides, "reference", "margin"}, in_meta=False)
+    counts.unread.add(row | keys_of_turns(row), {*used, decides, "reference", "margin"})
     reference = row.get("reference")
     text = reference.strip() if isinstance(reference, str) else None
     margin = _margin(row.get("margin"), where)
@@ -255,9 +245,8 @@ def _check_scores(row: Row, where: str) -> None:
 
 def read_prompt(row: Row, where: str) -> tuple[Messages, set[str]]:
     """The messages before the replies, each with a role, and the columns that they are in. Raises as `read_sides` does."""
-    keys = (*PROMPT_KEYS, *TURN_KEYS)
-    prompt, used, _ = prompt_messages(row, where, keys)
-    what = first_filled(keys, row) or "prompt"
+    what = find(row, "prompt", "messages") or "prompt"
+    prompt, used, _ = prompt_messages(row, where, what)
     prompt.turns = [_text(turn, f"turn {i} of '{what}'", where) for i, turn in enumerate(prompt.turns, 1)]
     if not any(prompt.roles):
         roles: list[str | None] = [("user", "assistant")[i % 2] for i in range(len(prompt.turns))]

@@ -9,8 +9,7 @@ from typing import Any
 from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, Dialogue, SystemText, remove_marks
 from rlhf_dialog.data.sources import SPLITS, DialogueRecord, load_records
 from rlhf_dialog.data.sources.columns import Columns
-from rlhf_dialog.data.sources.messages import first_filled
-from rlhf_dialog.data.sources.rows import ID_KEYS
+from rlhf_dialog.data.sources.kinds import find
 from rlhf_dialog.data.sources.splits import SplitNames
 from rlhf_dialog.data.speakers import (
     BLANK_LINE,
@@ -129,7 +128,7 @@ def first_rows(records: dict[int, DialogueRecord]) -> dict[int, int]:
     first: dict[str, int] = {}
     numbers = {}
     for number, record in records.items():
-        key = first_filled(ID_KEYS, record.meta) if record.is_prompt else None
+        key = find(record.meta, "dialog_id") if record.is_prompt else None
         numbers[number] = number if key is None else first.setdefault(repr(record.meta[key]), number)
     return numbers
 

@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_dialog.data.dialogue import POLICY, Dialogue
-from rlhf_dialog.data.sources.rows import REPLY_KEYS
+from rlhf_dialog.data.sources.kinds import NAMES
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward
 
 TRL = ("prompts", "completions")
 OURS = ("split", "index", "dialogue", "group", "unanswered")  # of `Dialogue.meta`, which are no columns of the data
-FIELDS = {**dict.fromkeys(REPLY_KEYS, "reference"), "references": "references", "act": "act"}  # column -> of `Dialogue`
+# column -> of `Dialogue`
+FIELDS = {**dict.fromkeys(NAMES["reference"], "reference"), "references": "references", "act": "act"}
 
 
 class FunctionReward(BaseReward):

@@ -6,10 +6,10 @@ from copy import copy
 from typing import Any, cast
 
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data import row_counts
 from rlhf_dialog.data.chat_template import TurnEncoder, fix_date, keep_with_room, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompt_ids import PromptSampler
-from rlhf_dialog.data.sources import record
 from rlhf_dialog.environments.base import open_episode
 from rlhf_dialog.models.chat_agent import settle_separator
 from rlhf_dialog.models.loading import read_tokenizer
@@ -26,11 +26,11 @@ def shown_prompts(config: Config, count: int) -> Iterator[str]:
     fix_date(tokenizer, config.date_string)
     settle_separator(config)
     encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt)
-    record.logger.setLevel(logging.DEBUG)  # names all columns that are in no prompt
+    row_counts.logger.setLevel(logging.DEBUG)  # names all columns that are in no prompt
     try:
         prompts = first_prompts(config, count, encoder)
     finally:
-        record.logger.setLevel(logging.NOTSET)
+        row_counts.logger.setLevel(logging.NOTSET)
     for number, prompt in enumerate(prompts, 1):
         yield from _describe(number, prompt, encoder)
 

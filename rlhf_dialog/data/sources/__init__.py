@@ -1,8 +1,8 @@
 """Read and check dialogues, with their acts, from files, folders, archives or the Hugging Face Hub.
 
-`load_records` finds the rows of a split (`splits`, `files`, `from_hub`), names their columns (`columns`), and turns rows into
-dialogues: `rows` has the table of layouts, `messages` reads one message, and `record` is what comes out, with what was left
-out. docs/DATA.md shows every layout to users.
+`load_records` finds the rows of a split (`splits`, `files`, `from_hub`), names their columns (`kinds`, `columns`), and turns
+rows into dialogues: `rows` has the table of layouts, `messages` reads one message, and `record` is what comes out
+(`data.row_counts` says what was left out). docs/DATA.md shows every layout to users.
 
 Nothing is written or unpacked, so several runs can read the same data at once. A column is read, or named; a row is read, or
 counted; what has two meanings is refused.
@@ -49,12 +49,9 @@ def load_rows(
     data_path: str, split: str, columns: Columns = NO_COLUMNS, names: SplitNames = NO_NAMES
 ) -> list[tuple[str, Row]]:
     """The rows of one split as they are in the data but for `columns`, each with its place. Raises as `load_records` does."""
-    rows, where = _find_rows(data_path, split, columns, names)
+    rows, _ = _find_rows(data_path, split, columns, names)
     with naming_columns(columns):
-        placed = list(rows)
-    if not placed:
-        raise UserError(f"{where}: there are no rows; give at least one")
-    return placed
+        return list(rows)
 
 
 def _find_rows(

@@ -10,73 +10,43 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from rlhf_dialog.data.sources.messages import (
-    ASSISTANT_ROLES,
-    ROLE_KEYS,
-    TEXT_KEYS,
-    USER_ROLES,
-    are_messages,
-    first_filled,
-    uses_tools,
-)
-from rlhf_dialog.data.sources.record import Unused, is_empty, show_columns
-from rlhf_dialog.data.sources.rows import (
-    ACT_KEYS,
-    HISTORY_KEYS,
-    ID_KEYS,
-    INPUT_KEYS,
-    LIST_KEYS,
-    MESSAGE_KEYS,
-    PARENT_KEYS,
-    PROMPT_KEYS,
-    REPLY_KEYS,
-    SAID_KEYS,
-    SIDES,
-    SYSTEM_KEYS,
-    TURN_KEYS,
-    Cells,
-    Row,
-    Rows,
-    as_items,
-    prompt_in,
-)
+from rlhf_dialog.data.row_counts import Unused
+from rlhf_dialog.data.sources.kinds import NAMES, SIDES, find
+from rlhf_dialog.data.sources.messages import ASSISTANT_ROLES, USER_ROLES, are_messages, uses_tools
+from rlhf_dialog.data.sources.record import show_columns
+from rlhf_dialog.data.sources.rows import LIST_KEYS, SAID_KEYS, Cells, Row, Rows, as_items, prompt_in
 from rlhf_dialog.data.written_texts import read_transcript
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.json_files import parse_json
 
 logger = logging.getLogger(__name__)
 Columns = Mapping[Any, str]  # such as {"prompt": "question"}: the kind of a column, and its name in the data
-BUILT_IN = {  # the kinds of columns, and the names that need no `columns`
-    **{"messages": TURN_KEYS, "utterance": TEXT_KEYS, "role": ROLE_KEYS, "act": ACT_KEYS, "dialog_id": ID_KEYS},
-    **{"prompt": PROMPT_KEYS, "reference": REPLY_KEYS},
-    **{"system": SYSTEM_KEYS, "history": HISTORY_KEYS, "input": INPUT_KEYS, "speaker": ROLE_KEYS},
-    **{"parent": PARENT_KEYS, "message_id": MESSAGE_KEYS},
-    **{name: (name,) for name in ("references", "chosen", "rejected", "margin")},
-}
 OF_TURNS = {  # the keys of turns that are objects, in the same way; `user` and `assistant` are two turns of one object
-    **{"turn.user": USER_ROLES, "turn.assistant": ASSISTANT_ROLES, "turn.utterance": TEXT_KEYS},
-    **{"turn.role": ROLE_KEYS, "turn.speaker": ROLE_KEYS, "turn.act": ACT_KEYS},
+    **{"turn.user": USER_ROLES, "turn.assistant": ASSISTANT_ROLES, "turn.utterance": NAMES["utterance"]},
+    **{"turn.role": NAMES["role"], "turn.speaker": NAMES["role"], "turn.act": NAMES["act"]},
 }
-KINDS = (*BUILT_IN, *OF_TURNS)
+KINDS = (*NAMES, *OF_TURNS)
 MESSAGE = re.compile(r"""\[?\s*\{.*?["'](?:role|from|speaker)["']\s*:""", re.DOTALL)
 BETWEEN = re.compile(r"\}\s+\{")  # of two messages, as numpy writes them
 TRANSCRIPTS = 0.9  # of the texts in a column, so that these are read as turns
-FORMS = {
-    "messages": TURN_KEYS,
-    "prompt": PROMPT_KEYS,
-    "parent": PARENT_KEYS,
-    "utterance": TEXT_KEYS[:1],
-}  # decide the layout
+# the kinds that decide the layout, and the names that would decide it otherwise
+FORMS = {kind: NAMES[kind] for kind in ("messages", "prompt", "parent")} | {"utterance": ("utterance",)}
 CANDIDATES = re.compile("candidate|distractor|option|choice", re.IGNORECASE)  # texts of which one alone may be right
 
 
 def read_texts(rows: Rows, where: str, quiet: bool = False) -> Iterator[tuple[str, Row]]:
     """The rows, with what stands in their texts: lists in `Cells`, messages as JSON, and transcripts where most texts are one.
 
-    A warning counts other transcripts, unless `quiet`. Raises UserError for what is written like a list but cannot be read.
+    A warning counts other transcripts, unless `quiet`. Raises UserError for what is written like a list but cannot be read, and
+    where there are no rows.
     """
-    rows = [(place, row | _parse_lists(row, place)) for place, row in rows]
-    for keys in (SIDES, *((key,) for key in (*PROMPT_KEYS, *TURN_KEYS))):
+    rows = [
+        (place, row | {key: _parse(row[key], key, place, isinstance(row, Cells)) for key in SAID_KEYS & row.keys()})
+        for place, row in rows
+    ]
+    if not rows:
+        raise UserError(f"{where}: there are no rows; give at least one")
+    for keys in (SIDES, *((key,) for key in (*NAMES["prompt"], *NAMES["messages"]))):
         filled = [row for _, row in rows if all(isinstance(row.get(key), str) and row[key].strip() for key in keys)]
         found = [[read_transcript(row[key]) for key in keys] for row in filled]
         count = sum(all({"user", "assistant"} <= {one["role"] for one in said} for said in sides) for sides in found)
@@ -89,10 +59,6 @@ def read_texts(rows: Rows, where: str, quiet: bool = False) -> Iterator[tuple[st
             text = "%s: %d of %d texts in '%s' look like transcripts, and are read as text, because these are fewer than %.0f %%"
             logger.warning(text, where, count, len(filled), "' and '".join(keys), 100 * TRANSCRIPTS)
     yield from rows
-
-
-def _parse_lists(row: Row, where: str) -> Row:
-    return {key: _parse(row[key], key, where, isinstance(row, Cells)) for key in SAID_KEYS & row.keys()}
 
 
 def _parse(value: Any, key: str, where: str, is_cell: bool = False) -> Any:
@@ -120,7 +86,7 @@ def _parse(value: Any, key: str, where: str, is_cell: bool = False) -> Any:
 
 def _unpack(item: Any, key: str, where: str) -> list[Any]:
     """An item of a list, or the messages that are its text."""
-    text = item.get(first_filled(TEXT_KEYS, item) or "") if isinstance(item, dict) else item
+    text = item.get(find(item, "utterance") or "") if isinstance(item, dict) else item
     parsed = _parse(text, key, where) if isinstance(text, str) and not uses_tools(item) else text
     if parsed is text:
         return [item]
@@ -164,32 +130,32 @@ def rename_columns(rows: Rows, where: str, columns: Columns, quiet: bool = False
             raise UserError(f"columns.{kind}: {where} has no {what} '{column}', it has {there}; name one of them{hint}")
         if kind in ("reference", "references") and CANDIDATES.search(column) and not quiet:
             logger.warning("%s: each text of '%s' is taken for an acceptable reply; are all of them?", where, column)
-    hidden = {name for kind in columns if kind in BUILT_IN for name in BUILT_IN[kind]}
-    hidden -= {*MESSAGE_KEYS} if "parent" in columns and "message_id" not in columns else set()
-    hidden.update(column for kind, column in columns.items() if kind in BUILT_IN)
+    of_rows = [kind for kind in columns if kind in NAMES]
+    hidden = {name for kind in of_rows for name in NAMES[kind]}
+    hidden -= {*NAMES["message_id"]} if "parent" in columns and "message_id" not in columns else set()
+    hidden |= {columns[kind] for kind in of_rows}
     if not FORMS.keys().isdisjoint(columns):
         hidden.update(*(names for kind, names in FORMS.items() if kind not in columns))
     unread, others = Unused(), hidden - {*columns.values()}
     for _, row in rows:
-        unread.add({name: value for name, value in row.items() if name in others and not is_empty(value)})
+        unread.add({name: value for name, value in row.items() if name in others})
     if (listed := unread.listed()) and not quiet:
         logger.warning("%s: not read, because `columns` names others: %s", where, listed)
     return ((place, _rename(row, columns, hidden)) for place, row in rows)
 
 
 def _rename(row: Row, columns: Columns, hidden: set[str]) -> Row:
-    renamed = {kind: row[column] for kind, column in columns.items() if kind in BUILT_IN and column in row}
-    prompt = columns.get("prompt") or first_filled(PROMPT_KEYS, row)
-    if prompt in row and not columns.keys().isdisjoint(("prompt", "input")):
-        named = [columns["input"]] if "input" in columns else []
-        renamed["prompt"], used = prompt_in(row, prompt, named)
+    renamed = {kind: row[column] for kind, column in columns.items() if kind in NAMES and column in row}
+    prompt = columns.get("prompt") or find(row, "prompt")
+    if prompt in row and ("prompt" in columns or "input" in columns):
+        renamed["prompt"], used = prompt_in(row, prompt, columns.get("input"))
         hidden = hidden | used
         renamed.pop("input", None)
     if isinstance(renamed.get("history"), str):
         renamed["history"] = [renamed["history"]]
-    row = type(row)({name: value for name, value in row.items() if name not in hidden} | renamed)
     of_turns = {kind.partition(".")[2]: key for kind, key in columns.items() if kind in OF_TURNS}
-    return type(row)({name: _rename_turns(cell, of_turns) for name, cell in row.items()}) if of_turns else row
+    cells = {name: value for name, value in row.items() if name not in hidden} | renamed
+    return type(row)({name: _rename_turns(cell, of_turns) for name, cell in cells.items()} if of_turns else cells)
 
 
 def _rename_turns(cell: Any, keys: dict[str, str]) -> Any:

@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlhf_dialog.data.sources.record import RECIPES, kind
-from rlhf_dialog.data.sources.rows import ID_KEYS, Cells, Row
+from rlhf_dialog.data.sources.rows import Cells, Row
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import is_below
 from rlhf_dialog.json_files import FAULTS, parse_json
@@ -25,6 +25,7 @@ Numbered = Iterator[tuple[str, Row]]
 SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 ENTERED = {"data", "default", "ijcnlp_dailydialog"}.union(*SPLIT_NAMES.values())  # the folders that are searched
 HTML = (b"<!doctype", b"<html", b"<?xml", b"<head", b"<body", b"<script", b"<!--")
+OF_ARCHIVES = ("from a zip archive", "download it again, or unpack it and give the folder")
 MAX_BYTES = 2 << 30  # of all that is read from one archive, decompressed
 
 
@@ -66,7 +67,7 @@ class Archive:
             self.archive = zipfile.ZipFile(io.BytesIO(data))
             infos = [info for info in self.archive.infolist() if not info.is_dir()]
         except Exception as error:
-            raise _damaged_archive(where, error) from None
+            raise _damaged(where, error, *OF_ARCHIVES) from None
         members = {info.filename.replace("\\", "/"): info for info in infos}
         of_macos = {name for name in members if name.startswith("__MACOSX/") or name.split("/")[-1].startswith("._")}
         self.members = {name: info for name, info in members.items() if name not in of_macos}
@@ -87,7 +88,7 @@ class Archive:
         try:
             data = self.archive.read(info)
         except Exception as error:
-            raise _damaged_archive(where, error) from None
+            raise _damaged(where, error, *OF_ARCHIVES) from None
         return without_html(data, where)
 
 
@@ -95,12 +96,10 @@ class Archive:
 Tree = Folder | Archive
 
 
-def _damaged_archive(where: str, error: Exception) -> UserError:
-    """The error for a damaged or encrypted archive; zipfile raises many kinds of exceptions for these."""
+def _damaged(where: str, error: Exception, what: str, remedy: str) -> UserError:
+    """The error for a damaged file; zipfile and pyarrow raise a dozen kinds, among them TypeError and MemoryError."""
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return UserError(
-        f"{where}: cannot be read from a zip archive ({reason}); download it again, or unpack it and give the folder"
-    )
+    return UserError(f"{where}: cannot be read {what} ({reason}); {remedy}")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -123,28 +122,27 @@ def without_html(data: bytes, where: str) -> bytes:
     return data
 
 
-def read_parquet(data: bytes, where: str) -> Numbered:
-    """The rows of one parquet file. Raises UserError when it cannot be read."""
+def _read_parquet(data: bytes, where: str) -> Numbered:
     return _rows(lambda: pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False), where, "a parquet file")
 
 
 def read_saved(tree: Tree, state: str) -> Numbered:
     """The rows of a saved Dataset: `state` is its state.json. Raises UserError when a file is missing or damaged."""
-    where = tree.place(state)
+    paths: list[str] = []
     try:
         known = parse_json(tree.read(state))
-        names = [PurePosixPath(item["filename"]).name for item in known["_data_files"]]
+        paths = [
+            str(PurePosixPath(state).with_name(PurePosixPath(one["filename"]).name)) for one in known["_data_files"]
+        ]
         reordered = known.get("_indices_data_files") or known.get("_indices_files")
+        fault = "the rows have been reordered" if reordered else "" if paths else "names no files"
     except FAULTS:
-        raise UserError(
-            f"{where}: this is not the state.json of a saved data set; save the data set again with save_to_disk"
-        ) from None
-    if not names or reordered:
-        fault = "the rows have been reordered" if names else "names no files"
-        raise UserError(f"{where}: {fault}; save the data set again with save_to_disk")
-    for path in (str(PurePosixPath(state).parent / name) for name in names):
-        if path not in tree.names:
-            raise UserError(f"{tree.place(path)}: the file is missing; save the data set again with save_to_disk")
+        fault = "this is not the state.json of a saved data set"
+    missing = [path for path in paths if path not in tree.names]
+    if fault or missing:
+        where = tree.place(state if fault else missing[0])
+        raise UserError(f"{where}: {fault or 'the file is missing'}; save the data set again with save_to_disk")
+    for path in paths:
         yield from _rows(partial(_read_arrow, tree.read(path)), tree.place(path), "an Arrow file")
 
 
@@ -158,14 +156,16 @@ def _rows(read: Callable[[], pa.Table], where: str, expected: str) -> Numbered:
         table = read()
         table.validate(full=True)  # before any value is looked at: damaged offsets lead anywhere
         names, rows = table.column_names, table.to_pylist()
-    except Exception as error:  # pyarrow has a dozen kinds for damaged files, among them TypeError and MemoryError
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise UserError(
-            f"{where}: cannot be read as {expected} ({reason}); the file is damaged, download or write it again"
-        ) from None
+    except Exception as error:
+        raise _damaged(where, error, f"as {expected}", "the file is damaged, download or write it again") from None
     if len(set(names)) < len(names):
         raise UserError(f"{where}: two columns have the same name; rename one of {', '.join(names)}")
-    yield from ((f"{where}, row {number}", row) for number, row in enumerate(rows, 1))
+    yield from number_rows(rows, where)
+
+
+def number_rows(rows: Iterable[Row], where: str) -> Numbered:
+    """The rows, each with its place."""
+    return ((f"{where}, row {number}", row) for number, row in enumerate(rows, 1))
 
 
 def decode(data: bytes, where: str) -> str:
@@ -193,25 +193,26 @@ def text_lines(data: bytes, where: str) -> list[str]:
 
 def read_rows(name: str, data: bytes, where: str) -> Numbered:
     """The rows of the file `name`, each with its place. Raises UserError when the data does not match the extension."""
-    return KINDS[PurePosixPath(name).suffix.lower()](data, where)
+    for place, row in KINDS[PurePosixPath(name).suffix.lower()](data, where):
+        if not isinstance(row, dict):
+            raise UserError(f"{place}: holds {kind(row)}, wanted an object like {{'dialog': [...], 'act': [...]}}")
+        yield place, row
 
 
 def _read_jsonl(data: bytes, where: str) -> Numbered:
     for number, line in enumerate(text_lines(data, where), 1):
         at = f"{where}, line {number}"
-        yield at, _an_object(_parse_json(line, at, "every line must be one JSON object"), at)
+        yield at, _parse_json(line, at, "every line must be one JSON object")
 
 
 def _read_json(data: bytes, where: str) -> Numbered:
     wanted = "a .json file must be one list of objects; if it has one object per line, name it .jsonl"
     rows = _parse_json(decode(data, where), where, wanted)
     if isinstance(rows, dict) and rows and all(isinstance(row, dict) for row in rows.values()):
-        rows = [{ID_KEYS[0]: name} | row for name, row in rows.items()]  # the dialogues of MultiWOZ by their names
+        rows = [{"dialog_id": name} | row for name, row in rows.items()]  # the dialogues of MultiWOZ by their names
     if not isinstance(rows, list):
         raise UserError(f"{where}: holds {kind(rows)}, and {wanted}; {RECIPES}")
-    for number, row in enumerate(rows, 1):
-        at = f"{where}, row {number}"
-        yield at, _an_object(row, at)
+    yield from number_rows(rows, where)
 
 
 def _parse_json(text: str, where: str, expected: str) -> Any:
@@ -219,12 +220,6 @@ def _parse_json(text: str, where: str, expected: str) -> Any:
         return parse_json(text)
     except ValueError as error:
         raise UserError(f"{where}: is not JSON: {error}; {expected}") from None
-
-
-def _an_object(row: Any, where: str) -> Row:
-    if not isinstance(row, dict):
-        raise UserError(f"{where}: holds {kind(row)}, wanted an object like {{'dialog': [...], 'act': [...]}}")
-    return row
 
 
 def _read_csv(data: bytes, where: str, delimiter: str = ",") -> Numbered:
@@ -253,5 +248,5 @@ KINDS: dict[str, Callable[[bytes, str], Numbered]] = {
     ".json": _read_json,
     ".csv": _read_csv,
     ".tsv": partial(_read_csv, delimiter="\t"),
-    ".parquet": read_parquet,
+    ".parquet": _read_parquet,
 }

@@ -8,7 +8,7 @@ from datasets.exceptions import DatasetsError
 from huggingface_hub.errors import HTTPError
 
 from rlhf_dialog.data.hub import hub_reachable
-from rlhf_dialog.data.sources.files import Numbered
+from rlhf_dialog.data.sources.files import Numbered, number_rows
 from rlhf_dialog.data.sources.splits import LAYOUTS, Split
 from rlhf_dialog.errors import UserError, nearest
 
@@ -41,4 +41,4 @@ def rows_of_hub(name: str, split: Split) -> tuple[Numbered, str]:
         datasets.config.HF_HUB_OFFLINE = before
     logger.info("%s: %d %s rows from %s on the Hugging Face Hub", name, len(rows), split.name, source)
     where = f"{source}, {split.names[0]}"
-    return ((f"{where}, row {number}", row) for number, row in enumerate(rows, 1)), where
+    return number_rows(rows, where), where

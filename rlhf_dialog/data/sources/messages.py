@@ -8,17 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_dialog.data.dialogue import ToolText
-from rlhf_dialog.data.sources.record import RECIPES, LeftOut, checked_text, is_empty, is_null, kind, read_flag
+from rlhf_dialog.data.row_counts import LeftOut, is_empty, is_null
+from rlhf_dialog.data.sources.kinds import NAMES, find, first_filled
+from rlhf_dialog.data.sources.record import RECIPES, checked_text, kind, read_flag
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import map_leaves
 
-TEXT_KEYS = ("utterance", "text", "content", "value")
-ROLE_KEYS = ("role", "from", "speaker")
 SYSTEM_ROLES = ("system", "developer")
 USER_ROLES = ("user", "human", "prompter")
 ASSISTANT_ROLES = ("assistant", "gpt", "bot", "model", "chatbot")
 SPOKEN_ROLES = (*SYSTEM_ROLES, *USER_ROLES, *ASSISTANT_ROLES)
-ROLES_OF_A_PAIR = ("user", "assistant")
 CALL_ROLES = ("function_call", "tool_call", "tool_calls")  # whose text is JSON: {"name": ..., "arguments": {...}}
 TOOL_ROLES = (
     *("tool", "function", "ipython", "observation", "environment"),
@@ -37,13 +36,14 @@ class Messages:
     roles: list[str | None] = field(default_factory=list)  # of each turn, in lower case
     system: list[tuple[int, str]] = field(default_factory=list)  # the number of turns before it, and its text
     learned: list[bool] = field(default_factory=list)  # of each turn, whether its LEARN_KEYS let it be a reply to learn
+    tools: list[Any] = field(default_factory=list)  # that the assistant may call
 
     def then(self, others: "Messages") -> "Messages":
         """These messages and the others behind them; a system message that says the same again counts once."""
         said = {text for _, text in self.system}
         more = [(len(self.turns) + place, text) for place, text in others.system if text not in said]
         turns, learned = self.turns + others.turns, self.learned + others.learned
-        return Messages(turns, self.roles + others.roles, self.system + more, learned)
+        return Messages(turns, self.roles + others.roles, self.system + more, learned, self.tools)
 
 
 def items_in(value: Any, what: str, where: str, wanted: str) -> list[Any]:
@@ -58,9 +58,11 @@ def items_in(value: Any, what: str, where: str, wanted: str) -> list[Any]:
 def split_pairs(items: Sequence[Any]) -> Iterator[Any]:
     """The items, with two messages in place of a pair: of [question, answer], or of {"user": ..., "assistant": ...}."""
     for item in items:
-        sides = dict(zip(ROLES_OF_A_PAIR, item, strict=False)) if isinstance(item, list) and len(item) == 2 else item
+        sides = (
+            dict(zip(("user", "assistant"), item, strict=False)) if isinstance(item, list) and len(item) == 2 else item
+        )
         roles = [key for key in sides if key.lower() in SPOKEN_ROLES] if isinstance(sides, dict) else []
-        is_pair = len(roles) > 1 and first_filled(TEXT_KEYS, sides) is None
+        is_pair = len(roles) > 1 and find(sides, "utterance") is None
         yield from ({"role": role, "content": sides[role]} for role in roles) if is_pair else [item]
 
 
@@ -83,7 +85,7 @@ def split_messages(items: Sequence[Any], where: str) -> Messages:
 
 def read_role(item: Any) -> str | None:
     """The role of a message in lower case, or the number of its speaker; None when the item is not a message with a role."""
-    key = first_filled(ROLE_KEYS, item) if isinstance(item, dict) else None
+    key = find(item, "role") if isinstance(item, dict) else None
     role = item[key] if key else None
     return str(role).strip().lower() if isinstance(role, str | int) else None
 
@@ -98,13 +100,13 @@ def are_messages(value: Any) -> bool:
     """Whether a value is a message, or a list of them, each with a known role and a text or calls of tools."""
     roles = (*SYSTEM_ROLES, *USER_ROLES, *ASSISTANT_ROLES, *CALL_ROLES, *TOOL_ROLES)
     items = value if isinstance(value, list) else [value]
-    said = [one for one in items if isinstance(one, dict) and first_filled((*TEXT_KEYS, *TOOL_CALLS), one)]
+    said = [one for one in items if isinstance(one, dict) and first_filled((*NAMES["utterance"], *TOOL_CALLS), one)]
     return items == said != [] and all(_tool_role(one) in roles for one in said)
 
 
 def is_system(item: Any) -> bool:
     """Whether an item is a system message. (The speaker `system` of a dialogue is one who speaks.)"""
-    return read_role(item) in SYSTEM_ROLES and any(isinstance(item.get(key), str) for key in ROLE_KEYS[:2])
+    return read_role(item) in SYSTEM_ROLES and any(isinstance(item.get(key), str) for key in NAMES["role"][:2])
 
 
 def uses_tools(item: Any) -> bool:
@@ -121,7 +123,7 @@ def _tool_role(item: dict[str, Any]) -> str:
 def _tool_turn(item: dict[str, Any], number: int, where: str) -> tuple[ToolText, str]:
     """A call, or what a tool answered, with its role; as JSON where it is no text."""
     role = _tool_role(item)
-    key = first_filled(TEXT_KEYS, item)
+    key = find(item, "utterance")
     content = item[key] if key else None
     if isinstance(content, list):
         content = _join_parts(content, number, where)
@@ -172,18 +174,12 @@ def said_by_turns(items: list[Any], keys: Iterable[str]) -> list[Any] | None:
     return values if any(key for _, key in named) else None
 
 
-def first_filled(keys: Iterable[str], row: dict[str, Any]) -> str | None:
-    """The first of `keys` that has a value in `row`; else the first that is present (as null); else None."""
-    there = [key for key in keys if key in row]
-    return next((key for key in there if row[key] is not None), there[0] if there else None)
-
-
 def _text(item: Any, number: int, where: str) -> Any:
     if not isinstance(item, dict):
         return item
-    key = first_filled(TEXT_KEYS, item)
+    key = find(item, "utterance")
     if key is None:
-        wanted, there = " or ".join(TEXT_KEYS), ", ".join(map(repr, list(item)[:9])) or "nothing"
+        wanted, there = " or ".join(NAMES["utterance"]), ", ".join(map(repr, list(item)[:9])) or "nothing"
         texts = [key for key, value in item.items() if isinstance(value, str)]
         kinds = ("turn.utterance",) if len(texts) < 2 else ("turn.user", "turn.assistant")
         named = ", ".join(f"{kind}: {key}" for kind, key in zip(kinds, texts, strict=False))
@@ -207,11 +203,11 @@ def _join_parts(parts: list[Any], number: int, where: str) -> str:
 
 def unused_keys(items: Iterable[Any], used: Iterable[str]) -> dict[str, Any]:
     """What the objects among `items` hold under keys that are not `used` and not those of messages."""
-    known = {*ROLE_KEYS, *used}
+    known = {*NAMES["role"], *used}
     unused: dict[str, Any] = {}
     for item in items:
         if isinstance(item, dict):
-            read = {first_filled(TEXT_KEYS, item), *(OF_TOOLS if uses_tools(item) else ())}
+            read = {find(item, "utterance"), *(OF_TOOLS if uses_tools(item) else ())}
             read |= {key for key in LEARN_KEYS if read_flag(item.get(key)) is not None}
             unused |= {key: value for key, value in item.items() if key not in known | read and not is_empty(value)}
     return unused

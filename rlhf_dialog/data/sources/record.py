@@ -1,37 +1,20 @@
-"""One dialogue as read from the data, the checks that all layouts share, and what became of the rows of one split."""
+"""One dialogue as read from the data, and the checks that all layouts share."""
 
 import contextlib
-import logging
-import math
-import re
 import reprlib
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from rlhf_dialog.data.dialogue import ToolText
+from rlhf_dialog.data.row_counts import BadRow, is_null
 from rlhf_dialog.data.written_texts import MARKS, find_mark
 from rlhf_dialog.errors import UserError, nearest
 
-logger = logging.getLogger(__name__)
 SPLITS = ("train", "validation", "test")
 ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
-BAD_SHARE = 0.1  # of the rows that may have no text where one must be
 RECIPES = "docs/DATA.md, 'Other layouts', has the lines of Python that rewrite such data"
 FLAGS = {0: False, 1: True, "0": False, "1": True, "false": False, "true": True}  # 0 and 1 are also false and true
-DECIDES = re.compile(  # names of columns that say what a row is worth
-    r"better|safer?(_|\b)|winner|prefer|label|score|rating|rank|reward|weight|vote|quality|review|delete|kto|correct|accept",
-    re.IGNORECASE,
-)
-FEW = 4  # values of a column: more do not decide between two sides
-MOST_COLUMNS = 12  # in one line of the log; at the level DEBUG all
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-class BadRow(UserError):
-    """A row with an empty, null, blank or rendered text, or with two equal sides. `RowCounts` leaves a few of them out."""
 
 
 @dataclass
@@ -100,16 +83,6 @@ def act_number(act: Any, what: str, where: str) -> int:
     return int(number)
 
 
-def is_null(value: Any) -> bool:
-    """Whether a cell is missing: null, or the NaN that pandas writes for it."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def is_empty(value: Any) -> bool:
-    """Whether a cell holds nothing: it is missing, blank, or an empty list or object."""
-    return is_null(value) or (isinstance(value, str) and not value.strip()) or value in ([], {})
-
-
 def read_flag(value: Any) -> bool | None:
     """Whether a cell says true or 1 (also as text), or false or 0; None for anything else."""
     key = value.strip().lower() if isinstance(value, str) else value
@@ -124,107 +97,6 @@ def kind(value: Any) -> str:
         return "text" if value.strip() else "an empty text"
     names = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
     return names.get(type(value), type(value).__name__)
-
-
-class LeftOut(Exception):
-    """A row that is left out by design: the place, what it has, and more about that (or nothing)."""
-
-
-@dataclass
-class Unused:
-    """The columns of rows that are not used: for each the number of its rows, and up to FEW + 1 of its values."""
-
-    num_rows: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    values: dict[str, set[Any]] = field(default_factory=lambda: defaultdict(set))
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Count the unused columns of one more row."""
-        self.num_rows += 1
-        self.counts.update(row.keys())
-        for name, value in row.items():
-            if len(self.values[name]) <= FEW:
-                self.values[name].add(value if isinstance(value, str | int | float) else repr(value))
-
-    def listed(self) -> str:
-        """The columns that do not hold the same in all rows, each with the number of its rows; at most MOST_COLUMNS of them.
-
-        First are those that could decide, by their names or because they have few values.
-        """
-        one = self.num_rows == 1
-        varied = [
-            name for name, count in self.counts.items() if one or count < self.num_rows or len(self.values[name]) > 1
-        ]
-        varied.sort(key=lambda name: (not DECIDES.search(name), len(self.values[name]) > FEW))
-        most = len(varied) if logger.isEnabledFor(logging.DEBUG) else MOST_COLUMNS
-        more = f" and {len(varied) - most} more" if len(varied) > most else ""
-        return ", ".join(f"'{name:.40}' ({self.counts[name]} rows)" for name in varied[:most]) + more
-
-
-@dataclass
-class RowCounts:
-    """Reads rows one by one and counts. `log` says what was counted, with at most one line for each kind.
-
-    - **Bad rows** (BadRow) are left out up to a tenth of the rows; beyond, one error lists the first five.
-    - **Rows that are left out by design** (LeftOut) have no limit, but some row must be left.
-    - **Columns** that are in no prompt and no reply are named, with the number of their rows; but not those that hold the same
-      in all rows.
-    """
-
-    where: str
-    unit: str = "rows"
-    num_rows: int = 0
-    bad: list[str] = field(default_factory=list)
-    left_out: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
-    kept: Unused = field(default_factory=Unused)  # in `meta`
-    unread: Unused = field(default_factory=Unused)
-
-    def read(self, items: Iterable[Item], make: Callable[[Item], Result]) -> list[Result]:
-        """What `make` gives for each item. Raises UserError when too many are bad, or none is left."""
-        results = []
-        for item in items:
-            self.num_rows += 1
-            try:
-                results.append(make(item))
-            except BadRow as error:
-                self.bad.append(str(error))
-            except LeftOut as error:
-                where, reason, detail = (*error.args, "")[:3]
-                self.left_out[reason].append((where, detail))
-        if len(self.bad) > BAD_SHARE * self.num_rows or not (results or self.left_out):
-            shown = "".join(f"\n  {one}" for one in self.bad[:5])
-            raise UserError(
-                f"{self.where}: {len(self.bad)} of {self.num_rows} {self.unit} cannot be used, and only up to "
-                f"{BAD_SHARE:.0%} may be left out; correct or remove them. The first:{shown}"
-            )
-        if not results:
-            reason, places = next(iter(self.left_out.items()))
-            where, detail = places[0]
-            raise UserError(
-                f"{where}: no row can be used; this one has {reason}, which cannot be read{detail}; give other data"
-            )
-        return results
-
-    def note(self, row: Mapping[str, Any], used: Iterable[str | None], in_meta: bool = True) -> None:
-        """Count the columns of a row that are filled and were not used, once a row; `in_meta`: they are kept for rewards."""
-        used = set(used)
-        unused = {str(name): value for name, value in row.items() if name not in used and not is_empty(value)}
-        (self.kept if in_meta else self.unread).add(unused)
-
-    def log(self, without_reference: int = 0) -> None:
-        """One line for each kind of rows that were left out, and for the columns; some prompts may be `without_reference`."""
-        if self.bad:
-            text = "%s: %d of %d %s cannot be used, and are left out; the first: %s"
-            logger.warning(text, self.where, len(self.bad), self.num_rows, self.unit, self.bad[0])
-        for reason, places in self.left_out.items():
-            text = "%d of %d %s have %s and are left out; the first: %s"
-            logger.warning(text, len(places), self.num_rows, self.unit, reason, places[0][0])
-        if columns := self.kept.listed():
-            hint = f"; {without_reference} prompts have no reference: if it is here, name it with columns: {{reference: ...}}"
-            text = "%s: kept for rewards, in no prompt: %s%s"
-            logger.info(text, self.where, columns, hint if without_reference else "")
-        if columns := self.unread.listed():
-            logger.warning("%s: not read: %s", self.where, columns)
 
 
 def show_columns(names: Iterable[Any]) -> str:

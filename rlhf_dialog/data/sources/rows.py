@@ -6,13 +6,12 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from rlhf_dialog.data.row_counts import BadRow, LeftOut, RowCounts, is_empty, is_null
+from rlhf_dialog.data.sources.kinds import NAMES, SIDES, find, first_filled
 from rlhf_dialog.data.sources.messages import (
     ASSISTANT_ROLES,
-    ROLE_KEYS,
-    TEXT_KEYS,
     USER_ROLES,
     Messages,
-    first_filled,
     is_learned,
     items_in,
     read_role,
@@ -20,18 +19,14 @@ from rlhf_dialog.data.sources.messages import (
     split_messages,
     split_pairs,
     unused_keys,
+    uses_tools,
     without_nulls,
 )
 from rlhf_dialog.data.sources.record import (
     RECIPES,
-    BadRow,
     DialogueRecord,
-    LeftOut,
-    RowCounts,
     act_number,
     checked_text,
-    is_empty,
-    is_null,
     kind,
     read_flag,
     show_columns,
@@ -40,7 +35,7 @@ from rlhf_dialog.errors import UserError, nearest
 
 Row = dict[str, Any]
 Rows = Iterable[tuple[str, Row]]  # the place of the row, for messages, and the row
-Group = list[tuple[str, Row]]  # the rows of one record
+Group = Sequence[tuple[str, Row]]  # the rows of one record
 
 
 class Cells(Row):
@@ -48,22 +43,14 @@ class Cells(Row):
 
 
 CAMREST = "dial"
-TURN_KEYS = ("dialog", "dialogue", "utterances", "turns", "messages", "conversation", "conversations")
-ACT_KEYS = ("act", "acts", "act_label_text", "act_label")
-ID_KEYS = ("dialog_id", "dialogue_id", "conversation_id", "conv_id", "id")
-PROMPT_KEYS = ("prompt", "question", "instruction")
-REPLY_KEYS = ("reference", "response", "completion", "answer", "output")
-SYSTEM_KEYS = ("system", "system_prompt", "system_message")  # a text, or a list of texts
-HISTORY_KEYS, TOOLS = ("history", "context"), "tools"  # the turns before a prompt; what the assistant may call
-INPUT_KEYS = ("input", "context")  # what follows an instruction, after a blank line
-PARENT_KEYS = ("parent_id", "parent", "reply-to", "reply_to")  # of the rows of a tree
-MESSAGE_KEYS = ("message_id", "id")
+TOOLS = "tools"  # what the assistant may call
 REJECTED = {"deleted": True, "review_result": False}  # of a message that people have taken out
 LABELS = ("kto_tag", "label")  # false: the reply of the row is disliked
 OTHER_KINDS = ("images", "videos", "audios")  # lists of what no text can stand for
-SIDES = ("chosen", "rejected")
-LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, "prompt", "reference", "references", "history")  # of cells: a list, if in brackets
-SAID_KEYS = {*LIST_KEYS, *PROMPT_KEYS, *REPLY_KEYS, *SIDES, *HISTORY_KEYS}  # of what may be messages, also as JSON
+# of cells: a list, if in brackets
+LIST_KEYS = (*NAMES["messages"], *NAMES["act"], "prompt", "reference", "references", "history")
+# of what may be messages, also as JSON
+SAID_KEYS = {*LIST_KEYS, *SIDES}.union(*(NAMES[kind] for kind in ("prompt", "reference", "history")))
 
 
 def as_items(value: Any) -> list[Any]:
@@ -74,35 +61,28 @@ def as_items(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _each(rows: Rows) -> Iterator[Group]:
-    return ([row] for row in rows)
-
-
 class Layout(NamedTuple):
     """How a kind of data is read: the first row that `fits` decides; `gather` puts the rows of one record together."""
 
     fits: Callable[[Row], Any]
     read: Callable[[Group, RowCounts], DialogueRecord]
     unit: str = "rows"  # what one record is called in messages
-    gather: Callable[[Rows], Iterable[Group]] = _each
+    gather: Callable[[Rows], Iterable[Group]] = zip  # each row alone
 
 
 def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool = False) -> list[DialogueRecord]:
     """All dialogues, in order; what was left out or not read is logged, unless `quiet`.
 
     `with_calls`: those in which tools are called are read, and lists of tools; else they are left out. Raises UserError when
-    there are no rows, or when rows cannot be read.
+    rows cannot be read.
     """
-    rows = (
-        (place, row | {key: as_items(row[key]) for key in TURN_KEYS if isinstance(row.get(key), dict)})
+    rows = [
+        (place, row | {key: as_items(row[key]) for key in NAMES["messages"] if isinstance(row.get(key), dict)})
         for place, row in rows
-    )
-    first = next(rows, None)
-    if first is None:
-        raise UserError(f"{where}: there are no rows; give at least one dialogue")
-    layout = next((one for one in LAYOUTS if one.fits(first[1])), None)
+    ]
+    layout = next((one for one in LAYOUTS if one.fits(rows[0][1])), None)
     if layout is None:
-        raise _no_turns(*first)
+        raise _no_turns(*rows[0])
     counts = RowCounts(where, layout.unit)
 
     def read(group: Group) -> DialogueRecord:
@@ -118,10 +98,11 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
             raise LeftOut(group[0][0], "tool messages")
         if record.tools and not with_calls:
             record.tools, record.meta[TOOLS] = [], row[TOOLS]
-        counts.note(record.meta, [*ID_KEYS, *SYSTEM_KEYS[: bool(record.system)], liked_in(row)[0], "unanswered"])
+        used = (*NAMES["dialog_id"], "system" if record.system else None, liked_in(row)[0], "unanswered")
+        counts.kept.add(record.meta, used)
         return record
 
-    records = counts.read(layout.gather(itertools.chain([first], rows)), read)
+    records = counts.read(layout.gather(rows), read)
     if not quiet:
         counts.log(sum(x.is_prompt and not x.references and "unanswered" not in x.meta for x in records))
     return records
@@ -132,18 +113,18 @@ def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool =
 
 def _read_dialogue(group: Group, counts: RowCounts) -> DialogueRecord:
     ((where, row),) = group
-    key, act = first_filled(TURN_KEYS, row), first_filled(ACT_KEYS, row)
+    key, act = find(row, "messages"), find(row, "act")
     if key is None:
         raise _no_turns(where, row)
     items = [*split_pairs(_list_in(row, key, where, "with one item per turn"))]
     context, used = context_in(row, where, with_history=False)
     if act is None or is_null(row[act]):
-        acts = said_by_turns(items, ACT_KEYS)
+        acts = said_by_turns(items, NAMES["act"])
     else:
         acts = _list_in(row, act, where, "with one act per turn")
-    meta = _others(row, {key, act, "references", *used}, counts, items, (*ACT_KEYS, "references"))
+    meta = _others(row, {key, act, "references", *used}, counts, items, (*NAMES["act"], "references"))
     messages = context.then(split_messages(items, where))
-    record = _record(messages, acts, where, meta, parse_tools(row.get(TOOLS)))
+    record = _record(messages, acts, where, meta)
     if liked_in(row)[1] is False:
         record.learned = [*(record.learned or [True] * len(record.turns))[:-1], False]
     versions = row.get("references")
@@ -168,7 +149,7 @@ def _read_camrest(group: Group, counts: RowCounts) -> DialogueRecord:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"is not a dialogue of CamRest676: {type(error).__name__}: {error}"
         raise UserError(f"{where}: {what}; wanted '{CAMREST}' with `usr` and `sys` in each item, and 'goal'") from None
-    counts.note(row, (CAMREST, "goal", *ID_KEYS), in_meta=False)
+    counts.unread.add(row, (CAMREST, "goal", *NAMES["dialog_id"]))
     return _record(Messages(turns), None, where, {"goal": goal, "dialogue_acts": acts})
 
 
@@ -186,12 +167,12 @@ def _acts_as_text(annotated: dict[str, list[list[str]]]) -> str:
 def _read_prompt(group: Group, counts: RowCounts) -> DialogueRecord:
     """One prompt, with or without references and an act of the reply."""
     ((where, row),) = group
-    reply, act = first_filled(REPLY_KEYS, row), first_filled(ACT_KEYS, row)
-    messages, used, items = prompt_messages(row, where)
+    reply, act = find(row, "reference"), find(row, "act")
+    messages, used, items = prompt_messages(row, where, find(row, "prompt") or "prompt")
     if not items:
         raise BadRow(f"{where}: the prompt is null or has no turns; fill it in, or remove the row")
     meta = _others(row, {act, reply, "references", *used}, counts, items)
-    record = _record(messages, None, where, meta, parse_tools(row.get(TOOLS)))
+    record = _record(messages, None, where, meta)
     record.acts = None if act is None or is_null(row[act]) else [act_number(row[act], f"'{act}'", where)]
     replies = [text for name in (reply, "references") if name for text in _replies(row.get(name), name, where)]
     return _as_prompt(record, replies, is_learned(row[reply] if reply else None) and liked_in(row)[1] is not False)
@@ -206,10 +187,9 @@ def _as_prompt(record: DialogueRecord, replies: list[Any], learned: bool) -> Dia
     return record
 
 
-def prompt_messages(row: Row, where: str, keys: Sequence[str] = PROMPT_KEYS) -> tuple[Messages, set[str], list[Any]]:
-    """The messages before a reply (system, history, and the prompt under one of `keys`), the columns that they are in, and the
-    items of the prompt."""
-    key = first_filled(keys, row) or keys[0]
+def prompt_messages(row: Row, where: str, key: str) -> tuple[Messages, set[str], list[Any]]:
+    """The messages before a reply (system, history, and the prompt under `key`), the columns that they are in, and the items of
+    the prompt."""
     value, used = prompt_in(row, key)
     context, more = context_in(row, where)
     items = [] if is_null(value) else items_in(value, key, where, "a string or a list of turns")
@@ -219,30 +199,31 @@ def prompt_messages(row: Row, where: str, keys: Sequence[str] = PROMPT_KEYS) -> 
     return context.then(prompt), used | more, items
 
 
-def prompt_in(row: Row, key: str, inputs: Sequence[str] = ()) -> tuple[Any, set[str]]:
-    """The prompt in the column `key`, and the columns that it is in: it has the text under one of `inputs`, or as an
-    `instruction` that under one of INPUT_KEYS, behind a blank line."""
+def prompt_in(row: Row, key: str, named: str | None = None) -> tuple[Any, set[str]]:
+    """The prompt in the column `key`, and the columns that it is in: behind a blank line it has the text in the column `named`,
+    or as an `instruction` that of its `input`."""
     prompt = row.get(key)
-    used = first_filled(inputs or INPUT_KEYS, row)
-    more = (row[used] or "") if used else None
-    if not (isinstance(prompt, str) and used and isinstance(more, str) and (inputs or key == "instruction")):
+    used = named or (find(row, "input") if key == "instruction" else None)
+    more = (row.get(used) or "") if used else None
+    if not (used and isinstance(prompt, str) and isinstance(more, str)):
         return prompt, {key}
     return f"{prompt.strip()}\n\n{more.strip()}".strip(), {key, used}
 
 
 def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Messages, set[str]]:
     """The system message and the history that a row has in columns of their own, and these columns."""
-    messages, used = Messages(), {key for key in (*SYSTEM_KEYS, *HISTORY_KEYS, TOOLS) if is_empty(row.get(key))}
-    for key in SYSTEM_KEYS:
-        texts = [row.get(key)] if isinstance(row.get(key), str) else row.get(key)
-        if not messages.system and texts and isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+    tools = parse_tools(row.get(TOOLS))
+    messages = Messages(tools=tools or [])
+    used = {key for key in (*NAMES["system"], *NAMES["history"], TOOLS) if is_empty(row.get(key))}
+    used |= set() if tools is None else {TOOLS}
+    for key in NAMES["system"]:
+        texts: list[Any] = row[key] if isinstance(row.get(key), list) else [row.get(key)]
+        if not messages.system and texts and all(isinstance(text, str) for text in texts):
             messages.system = [(0, checked_text(text, f"'{key}'", where)) for text in texts if text.strip()]
             used.add(key)
-    if parse_tools(row.get(TOOLS)) is not None:
-        used.add(TOOLS)
-    for key in HISTORY_KEYS[: 2 * with_history]:
+    for key in NAMES["history"][: 2 * with_history]:
         history = [*split_pairs(row[key])] if isinstance(row.get(key), list) else []
-        is_text = key == HISTORY_KEYS[0] and all(isinstance(one, str) for one in history)
+        is_text = key == "history" and all(isinstance(one, str) for one in history)
         if history and not messages.turns and (is_text or all(isinstance(one, dict) for one in history)):
             messages, used = messages.then(split_messages(history, where)), used | {key}
     return messages, used
@@ -259,7 +240,7 @@ def liked_in(row: Row) -> tuple[str | None, bool | None]:
     `label` is one beside `completion`, and as true or false beside messages of which the last is the assistant's.
     """
     key = next((key for key in LABELS if read_flag(row.get(key)) is not None), None)
-    turns = row.get(first_filled(TURN_KEYS, row) or "")
+    turns = row.get(find(row, "messages") or "")
     ends = isinstance(turns, list) and read_role((turns or [None])[-1]) in ASSISTANT_ROLES
     is_rating = key == LABELS[0] or "completion" in row or (ends and isinstance(row.get("label"), bool))
     return (key, read_flag(row[key])) if key and is_rating else (None, None)
@@ -267,7 +248,7 @@ def liked_in(row: Row) -> tuple[str | None, bool | None]:
 
 def parse_tools(value: Any) -> list[Any] | None:
     """The list of a column `tools`, which may be JSON; None for anything else."""
-    if isinstance(value, str) and value.strip().startswith(("[", "{")):
+    if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
@@ -293,7 +274,7 @@ def _replies(value: Any, key: str, where: str) -> list[str]:
 def _gather_utterances(rows: Rows) -> Iterator[Group]:
     """Consecutive rows with the same id. Raises UserError for an id that comes back later."""
     seen: set[Any] = set()
-    for ident, group in itertools.groupby(rows, key=lambda placed: _ident(*placed)):
+    for ident, group in itertools.groupby(rows, key=lambda placed: _ident(placed[0], placed[1], "dialog_id")):
         members = list(group)
         if ident in seen:
             raise UserError(
@@ -304,34 +285,27 @@ def _gather_utterances(rows: Rows) -> Iterator[Group]:
         yield members
 
 
-def _ident(where: str, row: Row) -> Any:
-    key = first_filled(ID_KEYS, row)
+def _ident(where: str, row: Row, what: str) -> Any:
+    key = find(row, what)
     ident = row[key] if key else None
     if is_null(ident) or not isinstance(ident, str | int | float):
-        raise UserError(f"{where}: the dialogue id holds {kind(ident)}, wanted a number or a string in every row")
+        raise UserError(f"{where}: '{key or what}' holds {kind(ident)}, wanted a number or a string in every row")
     return ident
 
 
 def _read_utterances(group: Group, counts: RowCounts) -> DialogueRecord:
-    where = f"{group[0][0]} (dialogue {reprlib.repr(_ident(*group[0]))})"
-    messages, acts = _messages_of_rows(group, counts)
-    return _record(messages, acts, where, {})
-
-
-def _messages_of_rows(group: Group, counts: RowCounts) -> tuple[Messages, list[Any]]:
-    """The messages of rows that hold one each, and their acts."""
-    messages = Messages()
-    acts: list[Any] = []
+    """A dialogue of which each row is a turn."""
+    turns = []
     for where, row in group:
-        key, act = first_filled((*TURN_KEYS, *TEXT_KEYS), row), first_filled(ACT_KEYS, row)
+        key = find(row, "messages", "utterance")
         if key is None:
             raise _no_turns(where, row)
-        part = split_messages([{name: row[name] for name in row if name not in TEXT_KEYS} | {"text": row[key]}], where)
-        part.turns = [checked_text(turn, f"'{key}'", where) for turn in part.turns]
-        messages = messages.then(part)
-        acts += [row[act] if act else None] * len(part.turns)
-        counts.note(unused_keys([row], [key, *ACT_KEYS, *ID_KEYS]), (), in_meta=False)
-    return messages, acts
+        if not isinstance(row[key], list) and not uses_tools(row):
+            checked_text(row[key], f"'{key}'", where)
+        counts.unread.add(unused_keys([row], (key, "references", *NAMES["act"], *NAMES["dialog_id"])))
+        turns.append(row | {"utterance": row[key]})
+    where = f"{group[0][0]} (dialogue {reprlib.repr(_ident(*group[0], 'dialog_id'))})"
+    return _read_dialogue([(where, {"messages": turns})], RowCounts(where))
 
 
 # -- one row, one message of a tree: each reply once, behind its ancestors
@@ -342,19 +316,19 @@ def _gather_trees(rows: Rows) -> Iterator[Group]:
 
     A path whose beginning is not in the data begins with a row that has a parent. Raises UserError for an id that is there twice.
     """
-    placed = list(rows)
-    key = next((name for name in MESSAGE_KEYS if name in placed[0][1]), MESSAGE_KEYS[0])
     by_id: dict[Any, tuple[str, Row]] = {}
-    for where, row in placed:
-        if is_empty(row.get(key)) or row[key] in by_id:
-            raise UserError(f"{where}: '{key}' holds {reprlib.repr(row.get(key))}, wanted an id that no other row has")
-        by_id[row[key]] = (where, row)
-    answered = {_parent(row) for _, row in placed if not is_rejected(row)}
-    for where, row in placed:
-        if row[key] in answered and (is_empty(_parent(row)) or read_role(row) in USER_ROLES):
+    for where, row in rows:
+        if (ident := _ident(where, row, "message_id")) in by_id:
+            raise UserError(
+                f"{where}: '{find(row, 'message_id')}' holds {reprlib.repr(ident)}, wanted an id that no other row has"
+            )
+        by_id[ident] = (where, row)
+    answered = {_parent(row) for _, row in by_id.values() if not is_rejected(row)}
+    for ident, (where, row) in by_id.items():
+        if ident in answered and (is_empty(_parent(row)) or read_role(row) in USER_ROLES):
             continue  # it stands before others, and is no reply
         path = [(where, row)]
-        while (above := by_id.get(_parent(path[-1][1]))) and len(path) <= len(placed):
+        while (above := by_id.get(_parent(path[-1][1]))) and len(path) <= len(by_id):
             path.append(above)
         yield path[::-1]
 
@@ -363,50 +337,47 @@ def _read_path(group: Group, counts: RowCounts) -> DialogueRecord:
     """A prompt: the last message is its reply, or the user's, which nobody has answered."""
     where, row = group[-1]
     if not is_empty(_parent(group[0][1])):
-        raise LeftOut(where, f"a '{first_filled(PARENT_KEYS, row)}' that is not in the data above them")
+        raise LeftOut(where, f"a '{find(row, 'parent')}' that is not in the data above them")
     unanswered = read_role(row) in USER_ROLES
     if len(group) == 1 and not unanswered:
         raise LeftOut(where, "no message before them")
-    messages, _ = _messages_of_rows(group, RowCounts(where))
-    reply = [] if unanswered else [messages.turns.pop()]
-    root = next(group[0][1][name] for name in MESSAGE_KEYS if name in group[0][1])
-    used = {first_filled(TEXT_KEYS, row), *MESSAGE_KEYS, *PARENT_KEYS, *ROLE_KEYS}
-    meta = {ID_KEYS[0]: root} | _others(row, used, counts) | ({"unanswered": True} if unanswered else {})
-    messages.roles = messages.roles[: len(messages.turns)]
-    return _as_prompt(_record(messages, None, where, meta), reply, is_learned(row))
+    above = [one for _, one in group[:-1]]
+    prompt = {"prompt": [*above, row]} if unanswered else {"prompt": above, "reference": row}
+    record = _read_prompt([(where, prompt)], RowCounts(where))
+    used = {find(row, "utterance"), *NAMES["message_id"], *NAMES["parent"], *NAMES["role"]}
+    meta = {"dialog_id": _ident(*group[0], "message_id")} | _others(row, used, counts) | record.meta
+    record.meta = meta | ({"unanswered": True} if unanswered else {})
+    return record
 
 
 def _parent(row: Row) -> Any:
-    return row.get(first_filled(PARENT_KEYS, row) or "")
+    parent = row.get(find(row, "parent") or "")
+    return reprlib.repr(parent) if isinstance(parent, list | dict) else parent  # the id of no row
 
 
 def _is_in_a_tree(row: Row) -> bool:
-    return None not in (first_filled(keys, row) for keys in (PARENT_KEYS, TEXT_KEYS, MESSAGE_KEYS))
-
-
-def _is_an_utterance(row: Row) -> bool:
-    return bool(first_filled((*TURN_KEYS, *TEXT_KEYS), row) and first_filled(ID_KEYS, row))
+    return None not in (find(row, kind) for kind in ("parent", "utterance", "message_id"))
 
 
 OF_UTTERANCES = ("dialogues", _gather_utterances)
 LAYOUTS = (  # docs/DATA.md shows them to users
     Layout(lambda row: isinstance(row.get(CAMREST), list), _read_camrest),
-    Layout(lambda row: isinstance(row.get(first_filled(TURN_KEYS, row) or ""), list), _read_dialogue),
-    Layout(lambda row: "utterance" in row and first_filled(ID_KEYS[:-1], row), _read_utterances, *OF_UTTERANCES),
+    Layout(lambda row: isinstance(row.get(find(row, "messages") or ""), list), _read_dialogue),
+    Layout(
+        lambda row: "utterance" in row and first_filled(NAMES["dialog_id"][:-1], row), _read_utterances, *OF_UTTERANCES
+    ),
     Layout(lambda row: "prompt" in row, _read_prompt),
     Layout(_is_in_a_tree, _read_path, "replies", _gather_trees),
-    Layout(_is_an_utterance, _read_utterances, *OF_UTTERANCES),
-    Layout(lambda row: first_filled(PROMPT_KEYS, row), _read_prompt),
-    Layout(lambda row: first_filled(TURN_KEYS, row), _read_dialogue),
+    Layout(lambda row: find(row, "messages", "utterance") and find(row, "dialog_id"), _read_utterances, *OF_UTTERANCES),
+    Layout(lambda row: find(row, "prompt"), _read_prompt),
+    Layout(lambda row: find(row, "messages"), _read_dialogue),
 )
 
 
 # -- what the layouts share
 
 
-def _record(
-    messages: Messages, acts: list[Any] | None, where: str, meta: Row, tools: list[Any] | None = None
-) -> DialogueRecord:
+def _record(messages: Messages, acts: list[Any] | None, where: str, meta: Row) -> DialogueRecord:
     """The record of these messages, with checked turns and acts. Raises UserError that names `where` and what is wrong there."""
     count = len(messages.turns)
     texts = [checked_text(turn, f"turn {number} of {count}", where) for number, turn in enumerate(messages.turns, 1)]
@@ -421,16 +392,17 @@ def _record(
     if messages.system:
         meta["system"] = "\n".join(text for _, text in messages.system)
     roles = messages.roles if any(messages.roles) else None
-    record = DialogueRecord(texts, acts, meta=meta, roles=roles, system=messages.system, tools=tools or [])
-    record.learned = [] if all(messages.learned) else messages.learned
-    return record
+    learned = [] if all(messages.learned) else messages.learned
+    return DialogueRecord(
+        texts, acts, meta=meta, roles=roles, system=messages.system, learned=learned, tools=messages.tools
+    )
 
 
 def _others(
     row: Row, used: set[str | None], counts: RowCounts, items: Iterable[Any] = (), read: Iterable[str] = ()
 ) -> Row:
     """The columns that become `meta`; the keys of the turns that are not `read` are counted."""
-    counts.note({f"{key} of a turn": value for key, value in unused_keys(items, read).items()}, (), in_meta=False)
+    counts.unread.add({f"{key} of a turn": value for key, value in unused_keys(items, read).items()})
     return {key: value for key, value in row.items() if key not in used}
 
 
@@ -459,15 +431,15 @@ def _list_in(row: Row, key: str, where: str, wanted: str) -> list[Any]:
 
 
 def _no_turns(where: str, row: Row) -> UserError:
-    known = (*TURN_KEYS, *PROMPT_KEYS)
-    hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
-    talks = (
-        key
+    known = (*NAMES["messages"], *NAMES["prompt"])
+    hints = [
+        f"; if '{key}' holds the turns, set columns: {{messages: {key}}}"
         for key, cell in row.items()
-        if any(isinstance(x, dict) and first_filled(TEXT_KEYS, x) for x in as_items(cell))
-    )
-    hint = next((f"; if '{key}' holds the turns, set columns: {{messages: {key}}}" for key in talks), hint)
+        if any(isinstance(item, dict) and find(item, "utterance") for item in as_items(cell))
+    ]
+    hints += [hint for key in row if (hint := nearest(str(key).lower(), known))]
+    hint = [*hints, "; set `columns` to read other names"][0]
     return UserError(
         f"{where}: no turns; wanted a list of turns under one of {', '.join(known)}, or one utterance per row with a dialogue id "
-        f"('dialog_id'); found {show_columns(row)}{hint or '; set `columns` to read other names'}; {RECIPES}"
+        f"('dialog_id'); found {show_columns(row)}{hint}; {RECIPES}"
     )

@@ -80,19 +80,15 @@ def choose_rows(rows: Numbered, split: Split, where: str) -> tuple[Numbered, boo
     if not column:
         return itertools.chain(first, rows), False
     placed = [*first, *rows]
-    present = [str(row.get(column)) for _, row in placed]
+    present = dict.fromkeys(str(row.get(column)) for _, row in placed)
     known = {*split.names}.union(*SPLIT_NAMES.values())
-    if column != OF_A_ROW[0] and not any(name in known or name.lower() in known for name in present):
+    if column != OF_A_ROW[0] and known.isdisjoint([*present, *map(str.lower, present)]):
         return iter(placed), False
-    chosen = [
-        (place, {key: value for key, value in row.items() if key != column})
-        for (place, row), name in zip(placed, present, strict=True)
-        if name in split.names or name.lower() in split.names
-    ]
+    chosen = {name for name in present if name in split.names or name.lower() in split.names}
     if not chosen:
-        names = ", ".join(dict.fromkeys(present))
-        raise split.missing(where, f", '{column}' of its rows is {names:.200}", present)
-    return iter(chosen), True
+        raise split.missing(where, f", '{column}' of its rows is {', '.join(present):.200}", present)
+    rows = ((place, row) for place, row in placed if str(row.get(column)) in chosen)
+    return ((place, type(row)({key: row[key] for key in row if key != column})) for place, row in rows), True
 
 
 def read_original(tree: Tree, name: str) -> Numbered:

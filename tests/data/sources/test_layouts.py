@@ -100,6 +100,33 @@ def test_a_column_split_decides_where_it_names_splits(tmp_path):
     assert len(load_rows(str(tmp_path / "a.jsonl"), "train", names={"train": "train_sft"})) == 2
 
 
+def test_a_list_in_a_cell_is_read_beside_a_column_split(tmp_path):
+    rows = [{"dialog": '["a", "b"]', "split": name} for name in ("train", "test")]
+    assert asked(tmp_path, rows, "csv") == [(None, ["a"], ["b"])]
+
+
+def test_references_of_a_row_that_is_a_turn(tmp_path, caplog):
+    rows = [{"id": 1, "text": "a"}, {"id": 1, "text": "b", "references": ["c", "d"]}]
+    assert asked(tmp_path, rows) == [(None, ["a"], ["b", "c", "d"])]
+    assert "not read" not in caplog.text
+
+
+def test_an_id_that_is_a_list_is_no_internal_error(tmp_path):
+    rows = tree_rows()
+    rows[3]["message_id"] = ["b"]
+    with pytest.raises(UserError, match="line 4: 'message_id' holds a list"):
+        asked(tmp_path, rows)
+    rows = tree_rows()
+    rows[3]["parent_id"] = ["a"]
+    assert asked(tmp_path, rows) == [(None, ["Is it far ?"], ["Three ."])]
+
+
+@pytest.mark.parametrize("turns", [{"speaker": [], "utterance": []}, {}])
+def test_an_object_of_no_turns_is_a_bad_row(tmp_path, turns):
+    good = [{"turns": {"speaker": [0, 1], "utterance": ["a", f"b {i}"]}} for i in range(20)]
+    assert len(asked(tmp_path, [*good, {"turns": turns}])) == 20
+
+
 def test_columns_of_the_data_keep_their_values_in_meta(tmp_path):
     row = {"prompt": "a", "response": "b", "index": 100, "group": "g", "split": "easy", "dialogue": "d"}
     (tmp_path / "a.jsonl").write_bytes(jsonl_bytes([row]))
@@ -310,7 +337,7 @@ def test_columns_that_may_decide_come_first_and_at_most_twelve_are_named(tmp_pat
     assert more == ""
     assert [name.split("'")[1] for name in begin.split(", ")] == ["score", "flag", *(f"text_{k}" for k in range(10))]
     assert begin.startswith("'score' (8 rows), 'flag' (8 rows)")
-    with caplog.at_level(logging.DEBUG, logger="rlhf_dialog.data.sources.record"):
+    with caplog.at_level(logging.DEBUG, logger="rlhf_dialog.data.row_counts"):
         (line,) = lines_of(caplog, tmp_path, rows)
     assert "'topic' (8 rows)" in line
 

@@ -41,7 +41,7 @@ FILES = [  # name, content, words
     ("a.csv", "dialog\n\"['a', 'b']\"\nhello\n", ["a.csv, line 3", "'dialog' holds text"]),
     ("a.csv", "dialogs,y\na,b\n", ["a.csv, line 2", "'dialogs', 'y'", "did you mean 'dialog'"]),
     ("a.csv", "id,text\n1,a\n2,b\n1,c\n", ["a.csv, line 4", "dialogue '1' continues"]),
-    ("a.csv", "id,text\n1,a\n,b\n", ["a.csv, line 3", "dialogue id holds null"]),
+    ("a.csv", "id,text\n1,a\n,b\n", ["a.csv, line 3", "'id' holds null"]),
     ("a.csv", "id,text\n1,a\n1,\n", ["a.csv, line 3", "'text' holds null"]),
     ("a.jsonl", '{"dialog": ["a", "b"], "references": [["c"]]}', ["'references' holds", "2 turns"]),
     ("a.jsonl", '{"dialog": ["a", "b"], "references": [["c"], [1]]}', ["'references' of turn 2 holds a number"]),

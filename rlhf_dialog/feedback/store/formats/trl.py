@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from rlhf_dialog.data.preferences import LONG_ENOUGH, keys_of_turns, put_behind, read_prompt, read_side, read_sides
+from rlhf_dialog.data.row_counts import BadRow, RowCounts
 from rlhf_dialog.data.sources.messages import USER_ROLES
-from rlhf_dialog.data.sources.record import BadRow, RowCounts, checked_text, read_flag
+from rlhf_dialog.data.sources.record import checked_text, read_flag
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.feedback.store.examples import AnswerPair, Example, RatedAnswer
@@ -74,7 +75,7 @@ def _record(row: Row, where: str, form: str, counts: RowCounts) -> Record:
         before = [("user", shared)] if shared else []
         answers = [checked_text(text.removeprefix(shared), "a reply", where) for text in answers]
     system = [text for _, text in messages.system]
-    counts.note(keys_of_turns(row) | {"system message": system}, (), in_meta=False)
+    counts.unread.add(keys_of_turns(row) | {"system message": system})
     person = None if row.get("user_id") is None else str(row["user_id"])
     place = len(before)
     turns = [ImportedTurn(number, *said) for number, said in enumerate(before)]

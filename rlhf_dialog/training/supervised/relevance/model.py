@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmu
 from rlhf_dialog.atomic_files import atomic_file
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
-from rlhf_dialog.data.sources.record import BAD_SHARE
+from rlhf_dialog.data.row_counts import BAD_SHARE
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.measure import dialogue_numbers, recalls
