@@ -84,7 +84,7 @@ TABLE = [  # command line: words of the message
     (f"{EVALUATE} --agent ./absent", "absent"),
     (f"{EVALUATE} --agent lm", "--config", "--data_path"),
     (f"{EVALUATE} --agent lm --data_path no_acts --best_of 2", "--best_of", "no reward"),
-    (f"{EVALUATE} --agent lm --data_path pairs.jsonl", "validation split", "--split test"),
+    (f"{EVALUATE} --agent lm --data_path pairs.jsonl", "validation split", "--split train"),
     (f"{EVALUATE} --agent begun --config empty.yaml", "empty.yaml", "3 problems"),  # before the agent is loaded
     (f"{EVALUATE} --baseline ./absent", "absent"),
     (f"{EVALUATE} --batch_size 0", "--batch_size: found 0"),
@@ -153,7 +153,7 @@ TABLE = [  # command line: words of the message
     (f"{PUSH} a", "--repo", "no access token"),
     (f"{PUSH} a --evaluation run/agent/config.json", "--evaluation", "rlhf-dialog evaluate"),
     (f"{PUSH} a --agent nowhere", "--agent", "'nowhere'"),
-    (f"{PUSH} a --agent run", "no config.json", "folder agent/"),
+    (f"{PUSH} a --agent data", "no config.json", "folder agent/"),
     ("export --run nowhere --output o", "--run: 'nowhere'"),
     ("export --run begun --output o", "--run: 'begun' has no checkpoint"),
     ("plot-run --run begun", "metrics.jsonl"),

@@ -35,7 +35,7 @@ def test_a_run_end_to_end(run, world, tmp_path, capsys):
     assert {path.name for path in (tmp_path / "run_results").iterdir()} == {"ppo"}
     assert {path.name for path in folder.iterdir()} == {*FILES, "agent", "checkpoints"}
     assert (folder / "checkpoints" / "latest").read_text(encoding="utf-8").strip() == "iter_000002"
-    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"latest", "iter_000002"}
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"latest", "iter_000001", "iter_000002"}
     assert not [path for path in folder.rglob("*") if path.suffix in (".bin", ".pt", ".pth", ".pkl")]
     resolved = load_config(folder / "config.yaml")
     assert (resolved.lr, resolved.experiment_name, resolved.ref_model) == (1e-3, "ppo", None)
