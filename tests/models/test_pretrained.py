@@ -10,6 +10,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import pretrained
 from tests.parts import tiny
 from tests.parts.hub_answers import answer
+from tests.parts.processes import environment, run_python
 
 pytestmark = pytest.mark.usefixtures("forget")
 
@@ -58,3 +59,20 @@ def test_an_empty_or_damaged_folder_says_what_was_wanted(tmp_path, auto_class, k
     (tmp_path / "tokenizer.json").write_text("{ half", encoding="utf-8")
     with pytest.raises(UserError, match=f"k: .* cannot be loaded as {kind}"):
         pretrained.load_pretrained(auto_class, str(tmp_path), "k")
+
+
+@pytest.mark.slow
+def test_saving_a_model_says_nothing_of_deepspeeds_accelerator(tmp_path):
+    """Saving imports DeepSpeed where it is installed, which prints its guess of the accelerator on stdout."""
+    pytest.importorskip("deepspeed", reason="the extra `deepspeed` is not installed")
+    code = """
+import sys
+import rlhf_dialog.models.pretrained
+from tests.parts.tiny import gpt2
+gpt2(0).save_pretrained(sys.argv[1])
+print("deepspeed" in sys.modules)
+"""
+    env = environment(DS_ACCELERATOR=None, CUDA_VISIBLE_DEVICES="")
+    ran = run_python("-c", code, tmp_path / "model", env=env)
+    assert ran.stdout.splitlines() == ["True"]
+    assert "accelerator" not in ran.stderr
