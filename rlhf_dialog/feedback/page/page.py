@@ -129,7 +129,7 @@ class FeedbackPage:
         view = self._act(place, request, act, is_thumb=True)
         if not is_stored and isinstance(view[0], gr.Chatbot):
             # a browser that was told no other mark keeps the one that was clicked
-            marks = [*view[0].feedback_value, None]
+            marks = [*(view[0].feedback_value or ()), None]
             yield [gr.Chatbot(feedback_value=[None if mark else "Like" for mark in marks]), *SKIPPED[1:]]
         yield view
         yield SKIPPED
