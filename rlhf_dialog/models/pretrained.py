@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 transformers_logging.disable_progress_bar()  # its bars count weight shards
 for _handler in logging.getLogger("transformers").handlers:
     _handler.addFilter(make_visible)  # its reports quote the names of tensors
+# saving a model imports DeepSpeed where it is installed, also for runs that do not use it; those that do name the accelerator
+logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator" not in record.getMessage())
 FILES = {"a tokenizer": "tokenizer.json, tokenizer_config.json, config.json"}
 KINDS = {"AutoModelForCausalLM": "a causal LM", "AutoModel": "an encoder", "AutoTokenizer": "a tokenizer"}
 PLAIN_WHEN_LOADED = ("mxfp4", "fp8", "mxfp8")  # quantized weights that the library can make plain ones of

@@ -3,8 +3,9 @@
 Texts that may hold anything (settings, names, numbers) stand in blocks of YAML, so that none of them is markup.
 """
 
+import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -28,6 +29,8 @@ LIMITS = """- It was trained on single replies; long dialogues lose their oldest
 - A high score can be a hole of the reward: read replies, and the baselines."""
 LIMITS_OF_A_REWARD = """- Its languages, topics and style are those of its data.
 - A policy that is trained to please it can find replies that it likes and people do not."""
+EXAMPLE = ("Good evening , sir .", "Good evening .", "Do you have a room for tonight ?")
+MAX_EXAMPLE = 300  # letters
 HOW_TO_TRAIN = "The settings of `rlhf-dialog train --config`; folders have their last name only:"
 
 
@@ -40,6 +43,7 @@ class CardRun:
     metrics: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     local_names: frozenset[str] = frozenset()  # which of the names in them were places on the machine that made them
+    example: Sequence[str] = EXAMPLE  # the turns that the card says to the agent
 
 
 def agent_card(repo: str, settings: dict[str, Any], run: CardRun) -> str:
@@ -63,7 +67,7 @@ def agent_card(repo: str, settings: dict[str, Any], run: CardRun) -> str:
     fields = {name: field for name, field in Config.model_fields.items() if name not in NOT_PUBLISHED}
     changed = {k: x for k, x in config.items() if k in fields and x != fields[k].get_default()}
     sections = {
-        "Use": _use(repo, settings),
+        "Use": _use(repo, settings, run.example),
         "Task": f"One reply to the last turns of a dialogue, with these settings:\n\n{_block(settings)}",
         "Data": about_data,
         "Training": "The last metrics on training prompts (`eval/`: validation prompts):\n\n" + _block(metrics),
@@ -139,14 +143,26 @@ def _block(tree: dict[str, Any]) -> str:
     return f"{fence}yaml\n{text}\n{fence}"
 
 
-def _use(repo: str, settings: dict[str, Any]) -> str:
+def may_be_example(turns: Sequence[str]) -> bool:
+    """Whether the turns fit into the lines of code of a card: short, without a fence, a place or a URL.
+
+    >>> may_be_example(["Is it far ?"]), may_be_example(["Read /home/ada/notes"])
+    (True, False)
+    """
+    text = " ".join(turns)
+    return bool(turns) and len(text) <= MAX_EXAMPLE and "```" not in text and without_places(text) == text
+
+
+def _use(repo: str, settings: dict[str, Any], example: Sequence[str]) -> str:
     plain = f"""It is also a causal language model of transformers: `AutoModelForCausalLM.from_pretrained("{repo}")`."""
     network = """Add `--register FILE --trust_config`, where FILE registers the network of `model_class` below; its code is not
 here, and transformers alone cannot load it. In Python import that file before `ChatAgent.load(..., trust_config=True)`."""
+    *history, said = (json.dumps(text, ensure_ascii=False) for text in example)
+    before = f", history=[{', '.join(history)}]" if history else ""
     return f"""```python
 from rlhf_dialog import ChatAgent
 
-ChatAgent.load("{repo}").chat("Do you have a room for tonight ?", history=["Good evening , sir .", "Good evening ."])
+ChatAgent.load("{repo}").chat({said}{before})
 ```
 
 In the terminal: `rlhf-dialog chat --agent {repo}`. {network if "model_class" in settings else plain}"""

@@ -4,29 +4,36 @@ from typing import Any
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.rewards.base import BaseReward, Purpose, number, reference_lists
+from rlhf_dialog.rewards.base import BaseReward, Purpose, number, reference_lists, whole
 
 
 @RewardFactory.register("LengthMatch")
 class LengthMatch(BaseReward):
-    """-|w - r| / max(w, r), with w and r the numbers of words (split at white space) of response and reference.
+    """-|w - r| / max(w, r), with w the number of words (split at white space) of the response, and r that of the reference or
+    `words`, which needs no reference.
 
     0 for equal lengths, -1 for an empty response. Of several references the nearest counts: the one that gives the highest
-    value. METEOR alone rewards longer responses; this reward limits them.
+    value. METEOR alone rewards longer responses; this reward limits them. Raises UserError when `words` is not a whole number,
+    at least 1.
     """
 
-    needs = ("reference",)
     name = "length_match"
 
+    def __init__(self, words: int | None = None):
+        self.words = None if words is None else whole("words", words)
+        self.needs = ("reference",) if words is None else ()
+
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
-        """One number in [-1, 0] for each dialogue. Raises UserError when one has no reference."""
+        """One number in [-1, 0] for each dialogue. Raises UserError when one has no reference that it `needs`."""
+        if self.words is not None:
+            return [length_match(dialogue.response, self.words) for dialogue in dialogues]
         pairs = zip(dialogues, reference_lists(dialogues, self), strict=True)
-        return [max(length_match(dialogue.response, text) for text in texts) for dialogue, texts in pairs]
+        return [max(length_match(dialogue.response, len(text.split())) for text in texts) for dialogue, texts in pairs]
 
 
-def length_match(response: str, reference: str) -> float:
-    """The formula of LengthMatch on two texts; two empty texts give 0."""
-    w, r = len(response.split()), len(reference.split())
+def length_match(response: str, r: int) -> float:
+    """The formula of LengthMatch for a text and a number of words; 0 for an empty text and 0 words."""
+    w = len(response.split())
     return -abs(w - r) / max(w, r, 1)
 
 

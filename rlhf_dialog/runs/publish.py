@@ -1,6 +1,7 @@
 """The agent of a run on the Hub: checked before training begins, pushed when the run has ended."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import LOCAL_NAMES
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import FAULTS, json_or, load_json, read_json
-from rlhf_dialog.publishing.card import CardRun, local_names
+from rlhf_dialog.publishing.card import EXAMPLE, CardRun, local_names, may_be_example
 from rlhf_dialog.publishing.files import Files, check_model, is_published, make_package
 from rlhf_dialog.publishing.repository import Target, check_before_run, push, with_owner
 from rlhf_dialog.runs.checkpoint import checkpoint_of_found_run
 from rlhf_dialog.runs.identity import sha256_of
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.run_reader import check_run
+from rlhf_dialog.runs.services.ledger import LEDGER, read_rows
 from rlhf_dialog.runs.verification import sha256_of_file, versions
 
 logger = logging.getLogger(__name__)
@@ -86,7 +88,15 @@ def run_of(agent: Path, evaluation: Path | None = None) -> CardRun:
     state = json_or(checkpoint / "trainer.json", {}, dict[str, Any]) if checkpoint else {}
     known = state.get("versions")  # of the libraries that wrote it
     uses = {str(name): str(version) for name, version in known.items()} if isinstance(known, dict) else versions()
-    return CardRun(settings, measured, metrics[-1] if metrics else {}, uses, names)
+    example = _example(run / LEDGER) if settings.get("ledger_texts") == "all" else EXAMPLE
+    return CardRun(settings, measured, metrics[-1] if metrics else {}, uses, names, example)
+
+
+def _example(ledger: Path) -> Sequence[str]:
+    """The first prompt of a run, whose texts may leave this machine, that a card can show; else that of every card."""
+    prompts = (row.get("prompt") for _, row in read_rows(ledger))
+    texts = (turns for turns in prompts if isinstance(turns, list) and all(isinstance(turn, str) for turn in turns))
+    return next((turns for turns in texts if may_be_example(turns)), EXAMPLE)
 
 
 def _own_evaluation(agent: Path) -> Path | None:

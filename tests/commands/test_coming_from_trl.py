@@ -39,16 +39,18 @@ def test_the_examples_of_the_page_run(world, tmp_path, monkeypatch, capsys):
     assert [row["episodes"] for row in rows(tmp_path / "runs" / "like_trl")] == [8, 16]
     capsys.readouterr()
     function, loop = (block.split("```")[0] for block in PAGE.split("```python\n")[1:])
-    small = {'"rollout_batch_size": 64': '"rollout_batch_size": 8, "max_prompt_length": 60, "max_new_tokens": 8'}
+    small = {'"rollout_batch_size": 64': '"rollout_batch_size": 8, "max_prompt_length": 60'}
+    small |= {'"max_iterations": 6': '"max_iterations": 2', '"max_new_tokens": 24': '"max_new_tokens": 8'}
     for text, replacement in (changes | small).items():
         assert text in function
         function = function.replace(text, replacement)
     (tmp_path / "my_reward.py").write_text(function, encoding="utf-8")
     monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
     runpy.run_path("my_reward.py")
-    assert [row["episodes"] for row in rows(tmp_path / "runs" / "asks_back")] == [8, 16]
+    assert [row["episodes"] for row in rows(tmp_path / "runs" / "names_the_guest")] == [8, 16]
     capsys.readouterr()
-    exec(loop, {})
+    assert "* 16\nfor _ in range(8)" in loop
+    exec(loop.replace("* 16\nfor _ in range(8)", "* 2\nfor _ in range(3)"), {})
     scores = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert (len(scores), float(scores[0][1])) == (3, 0.0)
+    assert (len(scores), float(scores[0][1])) == (3, 0.0)  # the KL of the start
     assert (tmp_path / "ppo_agent" / "model.safetensors").is_file()

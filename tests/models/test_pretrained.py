@@ -19,6 +19,7 @@ from rlhf_dialog.models import pretrained
 from tests.parts import tiny
 from tests.parts.hub_answers import answer
 from tests.parts.poisoned import edit
+from tests.parts.processes import environment, run_python
 
 pytestmark = pytest.mark.usefixtures("forget")
 
@@ -134,3 +135,20 @@ def test_weights_in_another_format_alone(tmp_path, name, has_config):
     (tmp_path / name).write_bytes(b"GGUF")
     with pytest.raises(UserError, match=rf"another format alone \({re.escape(name)}\)"):
         pretrained.load_pretrained(AutoModelForCausalLM, str(tmp_path), "model_path")
+
+
+@pytest.mark.slow
+def test_saving_a_model_says_nothing_of_deepspeeds_accelerator(tmp_path):
+    """Saving imports DeepSpeed where it is installed, which prints its guess of the accelerator on stdout."""
+    pytest.importorskip("deepspeed", reason="the extra `deepspeed` is not installed")
+    code = """
+import sys
+import rlhf_dialog.models.pretrained
+from tests.parts.tiny import gpt2
+gpt2(0).save_pretrained(sys.argv[1])
+print("deepspeed" in sys.modules)
+"""
+    env = environment(DS_ACCELERATOR=None, CUDA_VISIBLE_DEVICES="")
+    ran = run_python("-c", code, tmp_path / "model", env=env)
+    assert ran.stdout.splitlines() == ["True"]
+    assert "accelerator" not in ran.stderr

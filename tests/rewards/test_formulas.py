@@ -49,6 +49,15 @@ def test_length_match(response, references, expected):
     assert (reward.name, reward.needs) == ("length_match", ("reference",))
 
 
+@pytest.mark.parametrize(("response", "expected"), [("a b c d", 0.0), ("a", -0.75), ("a b c d e", -0.2), ("", -1.0)])
+def test_length_match_of_words_needs_no_reference(response, expected):
+    reward = RewardFactory.create("LengthMatch", {"words": 4})
+    assert reward([Dialogue(["Hi ."], response)]) == [expected]
+    assert reward.needs == ()
+    with pytest.raises(UserError, match="words"):
+        LengthMatch(words=0)
+
+
 TURNS = ["the old mill", "how are you today", "fine , thanks"]
 
 

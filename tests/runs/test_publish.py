@@ -1,7 +1,9 @@
 """`push_to_hub` of a run: refused at its start, pushed at its end, and a push that fails."""
 
+import ast
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -142,3 +144,21 @@ def test_the_versions_are_those_of_the_newest_checkpoint(agent):
         assert run_of(agent).versions["torch"] not in ("", "2.0-of-the-run")
     shutil.rmtree(agent.parent / "checkpoints")
     assert run_of(agent).versions["torch"] != "2.0-of-the-run"
+
+
+OWN = ["Is it far ?", "Ten minutes .", 'And "by bus" ?']
+
+
+@pytest.mark.parametrize(("texts", "is_own"), [("all", True), ("some", False), ("none", False)])
+def test_the_example_of_a_card_is_a_prompt_of_the_run_whose_texts_may_leave_this_machine(texts, is_own, agent):
+    config, ledger = agent.parent / "config.yaml", agent.parent / "ledger.jsonl"
+    config.write_text(config.read_text().replace("ledger_texts: some", f"ledger_texts: {texts}"))
+    prompts = [None, ["Read /home/ada/notes"], ["x" * 301], ["```"], OWN, ["Another ?"]]
+    ledger.write_text("".join(json.dumps({"iteration": 1, "prompt": prompt}) + "\n" for prompt in prompts))
+    card = package(agent, "ada/polite", "--agent")[0]["README.md"].decode()
+    (call,) = re.findall(r"^ChatAgent.*$", card, re.MULTILINE)
+    expression = ast.parse(call, mode="eval").body
+    said = [*(ast.literal_eval(one.value) for one in expression.keywords), ast.literal_eval(expression.args[0])]
+    assert (said == [OWN[:-1], OWN[-1]]) is is_own
+    ledger.write_text(json.dumps({"iteration": 1, "prompt": ["x" * 301]}) + "\n")
+    assert "Do you have a room" in package(agent, "ada/polite", "--agent")[0]["README.md"].decode()

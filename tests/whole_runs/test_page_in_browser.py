@@ -1,14 +1,17 @@
 """The page in a browser (chromium, driven by playwright), on a desk and on a phone; plain sqlite3 reads the store."""
 
 import re
+import socket
 import sqlite3
 import subprocess
 import sys
-from contextlib import contextmanager
+import threading
+from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
 
 import pytest
 
+from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.store.bot import Bot
 from tests.parts.agents import save
 
@@ -37,6 +40,30 @@ def address(bot):
     finally:
         process.terminate()
         assert process.wait() == 143
+
+
+@pytest.fixture
+def paced(bot):
+    """The address of a page in this process, and a semaphore: its answers wait for a release before each token."""
+    from rlhf_dialog.feedback.page.page import FeedbackPage, page_server
+
+    tokens = threading.Semaphore(0)
+    with Answering(bot, seed=0) as answering, closing(bot.store()) as store, socket.socket() as listening:
+        stream = answering.stream
+
+        def wait(*turns):
+            for answer in stream(*turns):
+                tokens.acquire()
+                yield answer
+
+        answering.stream = wait
+        listening.bind(("127.0.0.1", 0))
+        server = page_server(FeedbackPage(store, answering).app, 1)
+        serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        serving.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", tokens
+        server.should_exit = True
+        serving.join()
 
 
 @contextmanager
@@ -168,6 +195,39 @@ def test_what_people_do_on_the_page_of_a_phone_is_in_the_store(browser, bot, add
         ("edit", second, None, "A better answer", None, 1),
         ("dialogue_score", None, 5.0, None, None, 1),
     ]
+
+
+def test_a_thumb_while_an_answer_grows_is_stored_or_answered_by_a_note(browser, bot, paced):
+    address, tokens = paced
+    with opened(browser, address) as page:
+        like, dislike = (page.locator(f"#chat [aria-label^={label}]") for label in ("Like", "Dislike"))
+        tokens.release(100)
+        say(page, "Rate me early")
+        while tokens.acquire(blocking=False):
+            pass
+        page.fill("#message textarea", "Rate me late")
+        page.press("#message textarea", "Enter")
+        tokens.release()
+        page.locator("#chat .bot.message").nth(1).wait_for()
+        for thumb, said in ((like, "you like"), (dislike, "you do not like"), (like, "you like")):
+            thumb.first.click()
+            noted(page, f"Saved: {said} this answer.")
+        page.locator("#chat [aria-label=Liked]").wait_for()
+        like.last.click()
+        noted(page, "This answer is not finished")
+        page.locator('#chat [aria-label="Liked"] >> nth=1').wait_for(state="detached")
+        tokens.release(100)
+        page.get_by_role("button", name="Why this answer?").wait_for()
+        noted(page, "This answer is not finished")
+        dislike.last.click()
+        noted(page, "Saved: you do not like this answer.")
+        assert [one.get_attribute("aria-label") for one in (like.first, dislike.last)] == ["Liked", "Disliked"]
+    found = rows(
+        bot,
+        "SELECT q.text, f.value FROM feedback f JOIN turns a ON a.id = f.turn JOIN turns q ON q.dialogue = a.dialogue "
+        "AND q.position = a.position - 1 WHERE q.text LIKE 'Rate me %' ORDER BY f.id",
+    )
+    assert found == [("Rate me early", value) for value in (1, -1, 1)] + [("Rate me late", -1)]
 
 
 def test_what_anybody_writes_is_shown_as_text_and_loads_nothing(browser, bot, address):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.batched_generation import Answering
+from rlhf_dialog.feedback.page.batched_generation import Answering, GeneratedAnswer
 from rlhf_dialog.feedback.store.store import CHANGES, Event, Rating, Store, StoredTurn, TurnOrigin
 
 _SAVING = threading.Lock()  # between looking for what others have added, and adding
@@ -31,6 +31,8 @@ class ChatSession:
     Every method that stores returns after it is on disk. An answer is shown even if it cannot be stored: then `problem`
     says why, and the turns are stored together with the next ones. Feedback that cannot be stored is a UserError, and so is any
     without a store. What says or rates raises SessionChanged when the dialogue in the store is not the one that is known here.
+
+    One thread at a time uses it, but for thumbs: one that holds `changing` may rate stored answers while another answer grows.
     """
 
     def __init__(self, store: Store | None, answering: Answering, person: str, source: str):
@@ -39,6 +41,7 @@ class ChatSession:
         self.version = answering.begin()
         self._release = weakref.finalize(self, answering.end, self.version)
         self._release.atexit = False
+        self.changing = threading.RLock()  # held while turns are added
         self._clear()
 
     def _clear(self) -> None:
@@ -47,12 +50,21 @@ class ChatSession:
         self.texts: dict[int, str] = {}  # by position: what the dialogue goes on with
         self.last: StoredTurn | None = None  # the answer that the dialogue goes on with
         self.problem: str | None = None  # why the newest turns are not on disk
+        self.grows = False  # whether an answer does
+        self.asked_at: str | None = (
+            None  # `place` before the newest answer, until the dialogue goes on with another text
+        )
         self._seen = (0, 0)  # the newest turn, and the newest edit or choice, that are known of the store's
 
     @property
     def state(self) -> str:
         """What is known of the dialogue in the store, in short."""
         return "{}.{}".format(*self._seen)
+
+    @property
+    def place(self) -> str:
+        """What a page sends to say what it shows: the dialogue's id and `state`, "" for a new one."""
+        return f"{self.dialogue} {self.state}" if self.dialogue else ""
 
     @classmethod
     def reopen(cls, store: Store, answering: Answering, person: str, source: str, dialogue: str) -> "ChatSession":
@@ -198,19 +210,30 @@ class ChatSession:
         if self._has_changed():
             raise SessionChanged
         last_text, answer = None, None
-        with contextlib.closing(self.answering.stream(turns, self.version)) as answers:
-            for answer in answers:
-                if answer.text != last_text or answer.ended:
-                    last_text = answer.text
-                    yield answer.text
-        assert answer is not None  # a stream ends with its answer, or raises
+        with self.changing:
+            self.grows, self.asked_at = True, self.place
+        try:
+            with contextlib.closing(self.answering.stream(turns, self.version)) as answers:
+                for answer in answers:
+                    if answer.text != last_text or answer.ended:
+                        last_text = answer.text
+                        yield answer.text
+            assert answer is not None  # a stream ends with its answer, or raises
+            with self.changing:
+                self._add_answer(answer, len(turns), user)
+        finally:
+            with self.changing:
+                self.grows = False
+
+    def _add_answer(self, answer: GeneratedAnswer, position: int, user: list[StoredTurn]) -> None:
+        """Remember and store an answer that is whole, after what the `user` said."""
         if not user and answer.text in [turn.text for turn in self.alternatives()]:
             why = "it takes the most likely word each time" if answer.sampling.get("greedy") else "ask once more"
             raise UserError(f"the bot gave the same answer again; {why}")
         said = StoredTurn(
             UNSTORED,
             dialogue="",
-            position=len(turns),
+            position=position,
             speaker="agent",
             text=answer.text,
             token_ids=list(answer.ids),
@@ -256,7 +279,7 @@ class ChatSession:
         with _explain_errors("your feedback was not stored"):
             number = self._require_store().add_feedback(str(self.dialogue), self.person, Rating(kind, turn, **columns))
         if kind in CHANGES:
-            self._seen = (self._seen[0], number)
+            self._seen, self.asked_at = (self._seen[0], number), None
 
     def _has_changed(self) -> bool:
         """Whether somebody else has added to the dialogue. False where the store cannot be read or has forgotten it."""

@@ -81,18 +81,19 @@ def build(page: Any) -> gr.Blocks:
                         yes, no = gr.Button("Remove all", size="sm", variant="stop"), gr.Button("Keep", size="sm")
         view = [chat, place, compare, tools, score, whole, earlier, version, editor, status]
         answers = {"concurrency_limit": MAX_ANSWERING, "concurrency_id": "answers"}
+        ratings = {"trigger_mode": "multiple"}  # none is dropped while another one is stored
         events: list[tuple[Any, Any, Any, Any, dict[str, Any]]] = [
             (box.submit, page.say, [box, place], [box, *view], answers),
             (chat.example_select, page.say_example, place, [box, *view], answers),
             (chat.retry, page.again, place, view, answers),
-            (chat.like, page.thumb, place, view, {}),
+            (chat.like, page.thumb, place, view, ratings),
             (edit.click, page.draft, place, [editor, better, status], {}),
             (save.click, page.edit, [better, place], view, {}),
             (cancel.click, lambda: gr.Column(visible=False), None, editor, {}),
             (first.click, page.choose_first, place, view, {}),
             (second.click, page.choose_second, place, view, {}),
-            (score.input, page.score, [score, place], view, {}),
-            (whole.input, page.score_dialogue, [whole, place], view, {}),
+            (score.input, page.score, [score, place], view, ratings),
+            (whole.input, page.score_dialogue, [whole, place], view, ratings),
             (why.click, page.why, place, view, {}),
             (new.click, page.begin, None, view, {}),
             (earlier.input, page.open, earlier, view, {"preprocess": False}),  # the list may be older than the server

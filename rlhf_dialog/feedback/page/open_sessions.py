@@ -62,6 +62,12 @@ class OpenSessions:
         finally:
             opened.busy.release()
 
+    def find(self, person: str, page: str) -> ChatSession | None:
+        """The ChatSession that a page has open, at once: an answer may grow in it."""
+        with self._lock:
+            opened = self._open.get((person, page))
+        return None if opened is None else opened.talk
+
     def close(self, person: str | None = None, page: str | None = None) -> None:
         """End the dialogues of this person and this page (None: of any)."""
         with self._lock:

@@ -101,26 +101,38 @@ class FeedbackPage:
 
         yield from (view for view, _ in self._stream_answer(place, request, answer, None))
 
-    def thumb(self, place: str, request: gr.Request, data: gr.LikeData) -> View:
+    def thumb(self, place: str, request: gr.Request, data: gr.LikeData) -> Iterator[View]:
         """At Gradio's index of a message: a thumb (True, False), a reason of the flag (text), a thumb taken back (empty)."""
         liked: Any = data.liked
+        is_stored = False
 
         def act(talk: ChatSession) -> str:
+            nonlocal is_stored
             items = rendering.list_messages(talk)
             number = data.index[0] if isinstance(data.index, (list, tuple)) else data.index
+            if talk.grows and isinstance(number, int) and number >= len(items):
+                raise UserError("this answer is not finished; rate it when it is")
             if not isinstance(number, int) or not 0 <= number < len(items) or not items[number].is_answer:
                 raise UserError("only the bot's answers can be rated")
             item = items[number]
+            is_liked, reason = liked is True, str(liked) if liked in rendering.REASONS else ""
             if liked in ("", None):
                 talk.withdraw("thumb", turn=item.turn.id)
-                return "Saved: your thumb is taken back."
-            is_liked, reason = liked is True, str(liked) if liked in rendering.REASONS else ""
-            if (item.liked, item.reason or "") != (is_liked, reason):  # Gradio sends a reason twice
+            elif (item.liked, item.reason or "") != (is_liked, reason):  # Gradio sends a reason twice
                 talk.thumb(is_liked, reason, turn=item.turn.id)
+            is_stored = True
+            if liked in ("", None):
+                return "Saved: your thumb is taken back."
             said = "you like this answer" if is_liked else "you do not like this answer"
             return f"Saved: {said}{f' ({reason.lower()})' if reason else ''}."
 
-        return self._act(place, request, act)
+        view = self._act(place, request, act, is_thumb=True)
+        if not is_stored and isinstance(view[0], gr.Chatbot):
+            # a browser that was told no other mark keeps the one that was clicked
+            marks = [*(view[0].feedback_value or ()), None]
+            yield [gr.Chatbot(feedback_value=[None if mark else "Like" for mark in marks]), *SKIPPED[1:]]
+        yield view
+        yield SKIPPED
 
     def draft(self, place: str, request: gr.Request) -> list[Any]:
         """Open the editor with the last answer: its parts, its text, the note."""
@@ -199,14 +211,24 @@ class FeedbackPage:
         self.talks.close(page=str(request.session_hash))
 
     @contextmanager
-    def _session(self, place: str, request: gr.Request, kind: str) -> Iterator[ChatSession]:
-        """The session of a page, after its request was counted. Raises SessionChanged where the page shows an old state."""
+    def _session(self, place: str, request: gr.Request, kind: str, is_thumb: bool = False) -> Iterator[ChatSession]:
+        """The session of a page, after its request was counted. Raises SessionChanged where the page shows an old state.
+
+        A thumb waits for no answer that grows, and finds the session also when the page does not show the whole answer yet.
+        """
         person = self.app.cookie.read(request.cookies)
         if person is None:
             raise UserError(
                 "this page needs its cookie to know which dialogues are yours; allow cookies, and load it again"
             )
         self.rates.count(kind, self.store.hash_person(person))
+        talk = self.talks.find(person, str(request.session_hash)) if is_thumb else None
+        if talk is not None and talk.asked_at == place:
+            with talk.changing:
+                if talk.grows:
+                    yield talk
+                    return
+                place = talk.place
         dialogue, _, state = str(place or "").partition(" ")
         with self.talks.talk(person, str(request.session_hash), dialogue) as talk:
             if state not in ("", talk.state):
@@ -221,10 +243,11 @@ class FeedbackPage:
         said: str = "",
         kind: str = "ratings",
         closes_editor: bool = False,
+        is_thumb: bool = False,
     ) -> View:
         """Do something with the session of a page; the page then shows what `act` returned, else `said`, or why it failed."""
         try:
-            with self._session(place, request, kind) as talk:
+            with self._session(place, request, kind, is_thumb) as talk:
                 try:
                     return self._view(talk, rendering.note_html(act(talk) or said), closes_editor)
                 except SessionChanged:
@@ -247,14 +270,15 @@ class FeedbackPage:
                     try:
                         for text in growing:
                             shown = [*before, rendering.gradio_message("agent", text)]
-                            yield [shown, *SKIPPED[1:-1], rendering.note_html("")], True
+                            yield [shown, *SKIPPED[1:]], True  # a note about a thumb stays
                     except SessionChanged:
                         raise
                     except UserError as error:
                         yield self._view(talk, rendering.problem_html(error)), False
                         return
-                text = rendering.problem_html(UserError(talk.problem)) if talk.problem else rendering.note_html("")
-                yield self._view(talk, text, closes_editor=True), True
+                note = rendering.problem_html(UserError(talk.problem)) if talk.problem else gr.skip()
+                yield self._view(talk, note, closes_editor=True), True
+                yield SKIPPED, True
         except UserError as error:
             yield self._show_refusal(place, request, error), False
 
@@ -265,15 +289,17 @@ class FeedbackPage:
         view = self.open(str(place).partition(" ")[0], request)
         return [*view[:-1], view[-1] or rendering.problem_html(UserError(rendering.CHANGED))]
 
-    def _view(self, talk: ChatSession, note: str, closes_editor: bool = False) -> View:
+    def _view(self, talk: ChatSession, note: Any, closes_editor: bool = False) -> View:
         items, pair, ratings = rendering.list_messages(talk), rendering.find_pair_to_compare(talk), talk.ratings()
         is_one = talk.last is not None and not pair
         rating = ratings.get(talk.last.id, {}) if talk.last else {}
         choices = rendering.list_dialogues(self.store, talk.person)
         thumbs = [rendering.thumb_label(one) for one in items if one.is_answer]
+        if talk.grows:  # what else is on the page stays
+            return [gr.Chatbot(feedback_value=thumbs), *SKIPPED[1:-1], note]
         return [
             gr.Chatbot(value=rendering.gradio_messages(items, bool(pair)), feedback_value=thumbs),
-            f"{talk.dialogue} {talk.state}" if talk.dialogue else "",
+            talk.place,
             gr.Row(visible=bool(pair)),
             gr.Row(visible=is_one),
             gr.Radio(value=rating.get("score"), visible=is_one),
@@ -285,6 +311,7 @@ class FeedbackPage:
         ]
 
 
+# it ends what streams views: Gradio sends the last one twice, and by then a browser may have been told of a newer thumb
 SKIPPED: View = [gr.skip()] * 10
 
 

@@ -15,7 +15,7 @@ import gradio as gr
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.layout import CSS, LOOKS
-from rlhf_dialog.feedback.page.page import FeedbackPage
+from rlhf_dialog.feedback.page.page import SKIPPED, FeedbackPage
 from rlhf_dialog.feedback.page.rendering import escape_text, list_dialogues
 from rlhf_dialog.feedback.store.settings import PageKeys
 from rlhf_dialog.models.network import AGENT_FILE
@@ -42,12 +42,17 @@ def request_of(page, person=PERSON, tab="tab"):
 
 def said(page, request, text="Hello", dialogue=""):
     """The box, and the view after the answer."""
-    *_, (box, *view) = page.say(text, dialogue, request)
+    box, *view = last([*page.say(text, dialogue, request)])
     return box, view
 
 
+def last(views):
+    """The last view that shows something."""
+    return [view for view in views if view[-len(SKIPPED) :] != SKIPPED][-1]
+
+
 def thumb(page, request, dialogue, liked, index=1):
-    return page.thumb(dialogue, request, gr.LikeData(None, {"index": index, "value": ["x"], "liked": liked}))
+    return last([*page.thumb(dialogue, request, gr.LikeData(None, {"index": index, "value": ["x"], "liked": liked}))])
 
 
 def edit(page, request, dialogue, text):
@@ -62,8 +67,11 @@ def is_visible(part):
 
 
 def test_an_answer_grows_and_is_stored(bot, page, request_):
-    views = list(page.say("Hello", "", request_))
+    *views, ending = page.say("Hello", "", request_)
     assert len(views) > 2
+    assert (
+        ending[1:] == SKIPPED
+    )  # Gradio sends the last view twice: an old one would take away a thumb that came between
     grown = [view[1 + CHAT][-1]["content"] for view in views[1:-1]]
     assert views[0][1 + CHAT] == [{"role": "user", "content": "Hello"}]  # before the model has begun
     assert [n for n, view in enumerate(views) if view[0] == ""] == [0]  # the next message is written meanwhile
@@ -71,7 +79,7 @@ def test_an_answer_grows_and_is_stored(bot, page, request_):
     _, *view = views[-1]
     text = page.talks._open[PERSON, "tab"].talk.last.text
     assert grown[-1] == escape_text(text)
-    assert (view[WHO], view[NOTE]) == ("Version 0001 answers.", "")
+    assert (view[WHO], view[NOTE]) == ("Version 0001 answers.", gr.skip())
     assert rows(bot, "SELECT id, source FROM dialogues") == [(view[PLACE].partition(" ")[0], "page")]
     assert rows(bot, "SELECT speaker, text FROM turns") == [("user", "Hello"), ("agent", text)]
 
@@ -82,7 +90,7 @@ def test_ratings_are_stored(bot, page, request_):
     thumb(page, request_, dialogue, "Unkind")
     thumb(page, request_, dialogue, "Unkind")  # as Gradio does
     assert "taken back" in thumb(page, request_, dialogue, "")[NOTE]
-    *_, view = page.again(dialogue, request_)
+    view = last([*page.again(dialogue, request_)])
     assert is_visible(view[COMPARE])
     assert not is_visible(view[SCORE])
     assert "Say first which" in [*page.again(dialogue, request_)][-1][NOTE]
@@ -105,6 +113,44 @@ def test_ratings_are_stored(bot, page, request_):
         ("dialogue_score", None, 5.0, None, None),
     ]
     assert page.why(dialogue, request_)[NOTE].startswith('<p role="status">Version 0001 answered')
+
+
+def test_a_thumb_is_stored_or_refused_while_an_answer_grows(bot, page, request_):
+    place = said(page, request_)[1][PLACE]
+    growing = page.say("And ?", place, request_)
+    next(growing)
+    next(growing)
+    view = thumb(page, request_, place, True, index=1)
+    assert "you like this answer" in view[NOTE]
+    assert (view[CHAT].feedback_value, view[PLACE:NOTE]) == (["Like"], [gr.skip()] * 8)
+    assert "value" not in view[CHAT].constructor_args  # the answer that grows stays
+    assert "this answer is not finished" in thumb(page, request_, place, True, index=3)[NOTE].lower()
+    *views, _ = growing
+    assert [view[1 + NOTE] for view in views] == [gr.skip()] * len(views)  # a note about a thumb stays
+    assert views[-1][1 + CHAT].feedback_value == ["Like", None]
+    assert rows(bot) == [("thumb", 2, 1.0, None, None)]
+
+
+def test_a_mark_that_was_refused_is_taken_from_the_browser(page, request_):
+    """A browser lights what is clicked, and keeps it until the mark that it was told changes."""
+    place = said(page, request_)[1][PLACE]
+    _, view = edit(page, request_, place, "Better")
+    click = gr.LikeData(None, {"index": 1, "value": ["x"], "liked": True})
+    *views, ending = page.thumb(view[PLACE], request_, click)
+    assert ([view[CHAT].feedback_value[0] for view in views], ending) == (["Like", None], SKIPPED)
+
+
+def test_a_thumb_finds_the_answer_that_the_page_does_not_show_whole_yet(bot, page, request_):
+    _, view = said(page, request_)
+    first = thumb(page, request_, "", True)  # the page still sends what it sent with the message
+    assert ("you like this answer" in first[NOTE], first[PLACE]) == (True, view[PLACE])
+    _, second = said(page, request_, "And ?", view[PLACE])
+    thumb(page, request_, view[PLACE], False, index=3)
+    list(page.again(second[PLACE], request_))
+    thumb(page, request_, second[PLACE], True, index=4)
+    assert rows(bot) == [("thumb", turn, value, None, None) for turn, value in ((2, 1.0), (4, -1.0), (5, 1.0))]
+    page.choose_first(page.open(view[PLACE].partition(" ")[0], request_)[PLACE], request_)
+    assert "the dialogue has changed" in thumb(page, request_, second[PLACE], True, index=3)[NOTE].lower()
 
 
 def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
@@ -158,9 +204,9 @@ def test_what_cannot_be_is_said_on_the_page(bot, page, request_):
 
 def test_too_fast(page, request_):
     notes = [said(page, request_, tab)[1][NOTE] for tab in "abcdefgh"]
-    assert [bool(note) for note in notes] == [False] * 6 + [True] * 2
+    assert [note != gr.skip() for note in notes] == [False] * 6 + [True] * 2
     assert "faster than this page allows" in notes[-1]
-    assert said(page, request_of(page, "cd" * 16, "other"))[1][NOTE] == ""
+    assert said(page, request_of(page, "cd" * 16, "other"))[1][NOTE] == gr.skip()
     assert len(page.talks) == 2
     page.leave(request_)  # its tab was closed
     assert len(page.talks) == 1
@@ -210,7 +256,7 @@ def test_an_answer_that_fails_is_said(page, request_, monkeypatch):
     assert (box, "The model &lt;b&gt;is gone&lt;/b&gt;." in view[NOTE]) == ("Hello", True)
     monkeypatch.undo()
     _, view = said(page, request_)
-    assert view[NOTE] == ""
+    assert view[NOTE] == gr.skip()
     page.answering.close()
     box, view = said(page, request_, "And ?", view[PLACE])
     assert (box, "The program is ending" in view[NOTE]) == ("And ?", True)
