@@ -69,6 +69,7 @@ def run_with_timeout(seconds: float, work: Callable[[], T]) -> T:
 _deadlines: dict[int, float] = {}  # by thread, of the blocks of `interrupted_after`
 _changes = threading.RLock()
 _interrupter: list[threading.Thread] = []  # one, which a forked process does not have
+_never = threading.Event()
 
 
 @contextlib.contextmanager
@@ -90,7 +91,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 
 def _interrupt_late_ones() -> None:
     while True:
-        time.sleep(TICK)
+        _never.wait(TICK)
         with _changes:
             for ident in [ident for ident, deadline in _deadlines.items() if time.monotonic() > deadline]:
                 del _deadlines[ident]

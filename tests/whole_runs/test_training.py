@@ -246,8 +246,8 @@ def test_a_full_gpu_ends_with_code_3_and_the_size_that_fits_is_kept(run, tmp_pat
     error = capsys.readouterr().err
     assert error.count("update: no GPU memory for 2 rows at a time (2.50 GiB asked for, 1.25 GiB free)") == 1
     (line,) = [line for line in error.splitlines() if line.startswith("error: ")]
-    assert "what helps: use_share_model: true; activation_checkpointing: true; use_lora: true. " in line
-    assert line.endswith(". --resume goes on from iter_000001")
+    assert "what helps: use_share_model: true; activation_checkpointing: true; use_lora: true; " in line
+    assert "iter_000001" in line
     monkeypatch.setattr(PPOUpdate, "losses", losses)
     watch = fill_gpu(monkeypatch, PPOUpdate, "losses", ())
     assert run(*keys, "--resume") == 0
