@@ -114,9 +114,9 @@ def run(options: TableOptions) -> None:
         replace_text(options.replies, report.replies_text(table.prompts, answers))
     measured = {name: table.measures(dialogues) for name, dialogues in rows.items()}
     tokens = by_tokens(measured, table.prompts)
-    result = {**summary(measured, len(options.agent), table.dialogue_numbers, options.seed), "by_tokens": tokens}
+    result = summary(measured, len(options.agent), table.dialogue_numbers, options.seed)
     settings = {name: value for name, value in vars(options).items() if isinstance(value, int | float | str | tuple)}
-    replace_json(options.output, {"settings": settings, **result})
+    replace_json(options.output, {"settings": settings, **result, "by_tokens": tokens})
     print(markdown(result))
     if options.show:
         print(pairs(rows[START], rows[f"{AGENTS} 1"], options.show, options.seed))
