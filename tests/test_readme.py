@@ -151,7 +151,7 @@ def after_the_quickstart(tmp_path):
         (tmp_path / path.relative_to(ROOT)).symlink_to(path)
     for name, text in files().items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "from_python.py").write_text(next(block for block in blocks("python") if "PPOAgent" in block))
+    (tmp_path / "from_python.py").write_text(next(block for block in blocks("python") if "ppo_agent" in block))
     return tmp_path
 
 
@@ -162,7 +162,7 @@ def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart
     runnable = [c for c in runnable if not c.startswith("make") and "chat.py" not in c and " serve " not in c]
     assert len(runnable) == 11
     own = [c for c in commands() if "my_train.py" in c]
-    for command in (*runnable, *own, "python from_python.py"):
+    for command in (*runnable, *own, "python first_run.py", "python from_python.py"):
         words = re.sub(r"^(\S*/)?python", sys.executable, command)
         done = run_command("bash", "-c", words, cwd=after_the_quickstart, env=environment(OMP_NUM_THREADS=None))
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
@@ -172,6 +172,8 @@ def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart
     metrics = (after_the_quickstart / "run_results" / "polite" / "metrics.jsonl").read_text().splitlines()
     assert len(metrics) == 3
     assert "reward/politeness" in json.loads(metrics[-1])
+    first = (after_the_quickstart / "run_results" / "ppo" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in first] == [1, 2, 3]
     asked = (after_the_quickstart / "run_results" / "asked" / "metrics.jsonl").read_text().splitlines()
     assert {"reward/politeness", "response/questions"} <= set(json.loads(asked[-1]))
     assert (after_the_quickstart / "ppo_agent" / "model.safetensors").is_file()
