@@ -20,7 +20,7 @@ from rlhf_dialog.errors import UserError
 
 NAMES = Path(__file__).with_name("names.tsv")  # name, language, tokens of SmolLM2 behind a space
 HARD = Path(__file__).with_name("hard_lines.txt")
-HARD_COPIES = 14  # of each, so that a sixth of the training prompts are of this kind
+HARD_COPIES = 30  # of each, so that a quarter of the training prompts are of this kind
 LINES = Path(__file__).with_name(
     "thirty_lines.jsonl"
 )  # sad, angry and factual lines for readers; no run trains on them
