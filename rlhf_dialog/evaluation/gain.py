@@ -96,7 +96,7 @@ def recent_gain(
     return _score_change(first, recent, START, note, num_responses_per_prompt)
 
 
-def quarter_change(rows: Sequence[Row], num_responses_per_prompt: int = 1, note: str = "") -> Gain | None:
+def quarter_change(rows: Sequence[Row], num_responses_per_prompt: int = 1) -> Gain | None:
     """The score of the newest quarter of the iterations, from the first on, less that of the first quarter.
 
     None when there are fewer than four, or when the rows have no standard errors.
@@ -104,7 +104,7 @@ def quarter_change(rows: Sequence[Row], num_responses_per_prompt: int = 1, note:
     counted = [(row, _new_replies(before, row)) for before, row in pairwise([{"episodes": 0}, *rows])]
     size = len(counted) // 4
     first, last = counted[:size], counted[len(counted) - size :]
-    return _score_change(first, last, FIRST_QUARTER, note, num_responses_per_prompt)
+    return _score_change(first, last, FIRST_QUARTER, "", num_responses_per_prompt)
 
 
 def _score_change(

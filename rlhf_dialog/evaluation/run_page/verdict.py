@@ -163,16 +163,16 @@ def _reward(values: Sequence[float]) -> Finding:
 
 def _judge_reward(rows: Sequence[Row], values: Sequence[float], group_size: int) -> Finding:
     """The gain over the reference; in a short run, and where it is unknown, the change of the score since the first quarter."""
-    gain = recent_gain(rows, group_size)
-    if gain and gain.over == REFERENCE and len(rows) >= NUM_ITERATIONS:
-        return _gain(gain, len(rows))
-    note = gain.note if gain and len(rows) >= NUM_ITERATIONS else ""
-    change = quarter_change(rows, group_size, note)
     if len(rows) < FEW_ITERATIONS:
         return Finding("reward", "open", f"{sum(finite_values(rows[-1:], 'episodes')):,.0f} replies so far.")
+    gain = recent_gain(rows, group_size) if len(rows) >= NUM_ITERATIONS else None
+    if gain and gain.over == REFERENCE:
+        return _gain(gain, len(rows))
+    change = quarter_change(rows, group_size)
     if change is None:
         return _reward(values)
-    sentence = f"{change} from the first quarter of the iterations to the newest{f' ({note})' * bool(note)}"
+    sentence = f"{change} from the first quarter of the iterations to the newest"
+    sentence += f" ({gain.note})" if gain and gain.note else ""
     if change.low > 0:
         return Finding("reward", "healthy", f"The reward is higher: {sentence}.")
     if change.high < 0:

@@ -193,15 +193,37 @@ class _RatedDialogue:
             return "answers to nothing"
         name, owner, heldout = self.dialogue
         kind, person = sys.intern(kind), sys.intern(person)
-        origin = (kind, person, name, number)
-        whose = (bool(heldout), None if owner == person else sys.intern(owner))
+        owner = None if owner == person else sys.intern(owner)
         if kind in JUDGEMENTS:
-            return RatedAnswer(prompt, answer["text"], (value or 0) > JUDGEMENTS[kind], *origin, _ids(answer), *whose)
+            return RatedAnswer(
+                prompt_turns=prompt,
+                response=answer["text"],
+                liked=(value or 0) > JUDGEMENTS[kind],
+                kind=kind,
+                person=person,
+                dialogue=name,
+                event=number,
+                ids=_ids(answer),
+                heldout=bool(heldout),
+                owner=owner,
+            )
         chosen, chosen_ids = (answer["text"], _ids(answer)) if other else (text or "", None)
         rejected = other or answer
         if chosen.strip() == rejected["text"].strip():
             return "edits that change nothing"
-        return AnswerPair(prompt, chosen, rejected["text"], *origin, chosen_ids, _ids(rejected), *whose)
+        return AnswerPair(
+            prompt_turns=prompt,
+            chosen=chosen,
+            rejected=rejected["text"],
+            kind=kind,
+            person=person,
+            dialogue=name,
+            event=number,
+            chosen_ids=chosen_ids,
+            rejected_ids=_ids(rejected),
+            heldout=bool(heldout),
+            owner=owner,
+        )
 
 
 def _ids(turn: Row) -> tuple[int, ...] | None:
