@@ -11,10 +11,8 @@ from rlhf_dialog import BaseReward, Dialogue, RewardFactory
 
 TABLE = Path(__file__).parents[1] / "experiments" / "smollm2" / "names.tsv"
 GREETING = "hi|hello|hey|there|dear|oh|good|morning|afternoon|evening|night|thanks|thank|you|sorry|welcome|bye"
-WHOSE, OF_WHOM = (
-    r"\b(my|his|her|our|their) \w+",
-    r"(a|an|the|who|whose)\b",
-)  # "my son, Zara, ..", "Zara, a lovely girl, .."
+WHOSE = r"\b(my|his|her|our|their) \w+"  # "my son, Zara, .."
+OF_WHOM = r"(a|an|the|who|whose)\b"  # "Zara, a lovely girl, .."
 
 
 def fold(text: str) -> str:

@@ -140,9 +140,8 @@ def used_weights(model: Any, names: Collection[str], only_trunk: bool) -> list[s
     weights = {name: x for name, x in model.named_parameters() if numberless(name) in kinds}
     buffers = {name: x for name, x in model.named_buffers() if name in names}
     used = {numberless(name) for name in weights}
-    with suppress(
-        RuntimeError, ValueError, TypeError, AttributeError, LookupError
-    ):  # it asks for other inputs: all count
+    # a model that asks for other inputs raises one of these, and then all weights count
+    with suppress(RuntimeError, ValueError, TypeError, AttributeError, LookupError):
         used = {numberless(name) for name in in_gradient(model, weights, only_trunk)}
     used |= {numberless(name) for name, x in buffers.items() if bool((x == x.flatten()[0]).all())}
     return [name for name in {**weights, **buffers} if name in names and numberless(name) in used]

@@ -51,9 +51,8 @@ class ChatSession:
         self.last: StoredTurn | None = None  # the answer that the dialogue goes on with
         self.problem: str | None = None  # why the newest turns are not on disk
         self.grows = False  # whether an answer does
-        self.asked_at: str | None = (
-            None  # `place` before the newest answer, until the dialogue goes on with another text
-        )
+        # `place` before the newest answer, until the dialogue goes on with another text
+        self.asked_at: str | None = None
         self._seen = (0, 0)  # the newest turn, and the newest edit or choice, that are known of the store's
 
     @property
