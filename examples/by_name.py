@@ -54,7 +54,10 @@ CHEER = "glad|happy|great|fun|love|enjoy|enjoying|congratulations|wonderful|amaz
 
 @RewardFactory.register("Kind")
 class Kind(BaseReward):
-    """To a line in distress or anger, a row with `hard`: 1 for words of sympathy, -1 for cheer; to others -0.5 for "sorry"."""
+    """To a line in distress or anger, a row with `hard`: 1 for words of sympathy, -1 for cheer; to others -0.5 for "sorry".
+
+    An offer of help says nothing: -0.5.
+    """
 
     name = "kind"
 
@@ -62,8 +65,8 @@ class Kind(BaseReward):
         return [self.score(fold(one.response), bool(one.meta.get("hard"))) for one in dialogues]
 
     def score(self, reply: str, hard: bool) -> float:
-        if not hard:
-            return -0.5 if re.search(r"\bsorry\b", reply) else 0.0
-        if re.search(rf"\b({CHEER})\b|!", reply):
+        if hard and re.search(rf"\b({CHEER})\b|!", reply):
             return -1.0
-        return 1.0 if re.search(rf"\b({SYMPATHY})\b", reply) else 0.0
+        if re.search(r"\b(help|assist) you\b", reply) or (not hard and re.search(r"\bsorry\b", reply)):
+            return -0.5
+        return 1.0 if hard and re.search(rf"\b({SYMPATHY})\b", reply) else 0.0
