@@ -20,6 +20,13 @@ def fold(text: str) -> str:
     return unicodedata.normalize("NFC", text).casefold().replace("’", "'")
 
 
+SYMPATHY = (
+    "sorry (to hear|for your?|about|that)|sad|hard|tough|awful|terrible|horrible|rough|unfair|frustrating|painful|"
+    "heartbreaking|understand|here for you"
+)
+CHEER = "glad|happy|great|fun|love|enjoy|enjoying|congratulations|wonderful|amazing|excited|celebrate|celebration"
+
+
 @RewardFactory.register("ByName")
 class ByName(BaseReward):
     """0.2 for the name once, 0.5 where it is an address, 1 where the reply is whole and has 5 to 25 words besides.
@@ -48,13 +55,12 @@ class ByName(BaseReward):
         return 1.0 if whole else 0.5
 
 
-SYMPATHY = "sorry|sad|hard|tough|awful|terrible|horrible|rough|unfair|frustrating|painful|heartbreaking|understand|here for you"
-CHEER = "glad|happy|great|fun|love|enjoy|enjoying|congratulations|wonderful|amazing|excited|celebrate|celebration"
-
-
 @RewardFactory.register("Kind")
 class Kind(BaseReward):
-    """To a line in distress or anger, a row with `hard`: 1 for words of sympathy, -1 for cheer; to others -0.5 for "sorry"."""
+    """To a line in distress or anger, a row with `hard`: 1 for words of sympathy, -1 for cheer; to others -1 for "sorry".
+
+    An offer of help says nothing: -1.
+    """
 
     name = "kind"
 
@@ -62,8 +68,8 @@ class Kind(BaseReward):
         return [self.score(fold(one.response), bool(one.meta.get("hard"))) for one in dialogues]
 
     def score(self, reply: str, hard: bool) -> float:
-        if not hard:
-            return -0.5 if re.search(r"\bsorry\b", reply) else 0.0
-        if re.search(rf"\b({CHEER})\b|!", reply):
+        if hard and re.search(rf"\b({CHEER})\b|!", reply):
             return -1.0
-        return 1.0 if re.search(rf"\b({SYMPATHY})\b", reply) else 0.0
+        if re.search(r"\b(help|assist) you\b", reply) or (not hard and re.search(r"\bsorry\b", reply)):
+            return -1.0
+        return 1.0 if hard and re.search(rf"\b({SYMPATHY})\b", reply) else 0.0

@@ -93,8 +93,10 @@ def test_its_yaml_names_the_reward_and_holds_the_kl(example):  # noqa: F811
         ("Zara, I'm glad that you went to see it.", True, -1.0),
         ("Zara, I'm sorry, have fun!", True, -1.0),
         ("Zara, your train was late.", True, 0.0),
-        ("Zara, I'm sorry to hear that.", False, -0.5),
+        ("Zara, I'm sorry to hear that.", False, -1.0),
         ("Zara, I'm glad that you went to see it!", False, 0.0),
+        ("Zara, how can I help you today?", False, -1.0),
+        ("Zara, I'm sorry, how can I assist you?", True, -1.0),
     ],
 )
 def test_a_hard_line_gets_sympathy_and_no_other(example, reply, hard, score):  # noqa: F811

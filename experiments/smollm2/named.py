@@ -2,7 +2,8 @@
 
 A row is a piece of a conversation, two or four turns from a drawn place. The person who begins it says the name, in its
 first or in its newest turn. Names of `held_out_names` are in validation and test alone, and no others are there. Train has
-also the lines of `hard_lines.txt`, of people in distress or anger, which chitchat hardly has; every other one says the name.
+also the lines of `hard_lines.txt`, of people in distress or anger, and those of `questions.txt`, neither of which chitchat has;
+every other one says the name.
 """
 
 import csv
@@ -20,7 +21,8 @@ from rlhf_dialog.errors import UserError
 
 NAMES = Path(__file__).with_name("names.tsv")  # name, language, tokens of SmolLM2 behind a space
 HARD = Path(__file__).with_name("hard_lines.txt")
-HARD_COPIES = 30  # of each, so that a quarter of the training prompts are of this kind
+QUESTIONS = Path(__file__).with_name("questions.txt")
+COPIES = {HARD: 14, QUESTIONS: 14}  # of each line: one of seven training prompts is hard, one of fourteen is a question
 LINES = Path(__file__).with_name(
     "thirty_lines.jsonl"
 )  # sad, angry and factual lines for readers; no run trains on them
@@ -80,19 +82,19 @@ def write_named(wheel: Path, folder: Path) -> str:
         name = draw.choice(trained if split == "train" else held_out)
         row = {"dialog": named(piece, name, draw), "name": name, "system": SYSTEM.format(name=name)}
         rows[split].append({**row, "conversation": conversation, "hard": False})
-    rows["train"] += hard_rows(trained)
-    return f"{write_splits(rows, folder)} pieces of conversations and hard lines; {left_out} that say a name left out"
+    rows["train"] += line_rows(HARD, trained) + line_rows(QUESTIONS, trained)
+    return f"{write_splits(rows, folder)} pieces of conversations and lines; {left_out} that say a name left out"
 
 
-def hard_rows(names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Rows of one turn, each line several times with drawn names."""
+def line_rows(path: Path, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Rows of one turn, each line of the file several times with drawn names."""
     draw, rows = random.Random(0), []
-    for number, line in enumerate(HARD.read_text(encoding="utf-8").splitlines()):
-        for copy in range(HARD_COPIES):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+        for copy in range(COPIES[path]):
             name = draw.choice(names)
             dialog = named([line], name, draw) if copy % 2 else [{"role": "user", "content": line}]
             row = {"dialog": dialog, "name": name, "system": SYSTEM.format(name=name)}
-            rows.append({**row, "conversation": f"hard line {number + 1}", "hard": True})
+            rows.append({**row, "conversation": f"{path.name}:{number + 1}", "hard": path == HARD})
     return rows
 
 

@@ -11,6 +11,7 @@ from experiments.smollm2.named import (
     HARD,
     LINES,
     NAMES,
+    QUESTIONS,
     all_names,
     behind_name,
     held_out_names,
@@ -56,14 +57,19 @@ def test_a_person_says_the_name_of_the_system_prompt_and_no_held_out_name_is_tra
         rows = [json.loads(line) for line in (tmp_path / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
         names = {prompt.meta["name"] for prompt in prompts}
         assert not names & set(held_out_names()) if split == "train" else names <= set(held_out_names())
+        written = set()
         for prompt in prompts:
             assert prompt.system.count(prompt.meta["name"]) == 1
             assert prompt.roles[-1] == "user"
-            assert prompt.meta["hard"] or prompt.reference in texts  # what the assistant said is as it was
-        hard = [row for row in rows if row["hard"]]
-        rows = [row for row in rows if not row["hard"]]
+            lines = prompt.meta["conversation"].partition(":")[0]
+            written.add(lines)
+            assert prompt.meta["hard"] == (lines == HARD.name)
+            assert (
+                lines in (HARD.name, QUESTIONS.name) or prompt.reference in texts
+            )  # what the assistant said is as it was
+        rows = [row for row in rows if len(row["dialog"]) > 1]
         sizes[split] = len(rows)
-        assert bool(hard) == (split == "train")
+        assert ({HARD.name, QUESTIONS.name} <= written) == (split == "train")
         for row in rows:
             said = [turn["content"] for turn in row["dialog"] if row["name"] in turn["content"]]
             assert len(said) == 1
@@ -141,11 +147,12 @@ def test_the_thirty_lines_have_five_of_the_held_out_names_in_turn():
     assert all(row["system"].startswith(f"You are chatting with {row['name']}. ") for row in rows)
 
 
-def test_no_hard_line_of_training_is_one_of_the_thirty():
+@pytest.mark.parametrize("path", [HARD, QUESTIONS])
+def test_no_line_of_training_is_one_of_the_thirty(path):
     def key(text):
         return "".join(filter(str.isalpha, text.casefold()))
 
-    trained = [key(line) for line in HARD.read_text(encoding="utf-8").splitlines()]
+    trained = [key(line) for line in path.read_text(encoding="utf-8").splitlines()]
     held_out = [key(json.loads(line)["prompt"]) for line in LINES.read_text(encoding="utf-8").splitlines()]
     assert len(set(trained)) == len(trained)
     assert not set(trained) & set(held_out)
