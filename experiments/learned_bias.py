@@ -20,7 +20,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.measure import Judges, score_replies
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.generation import Responder, Sampling
+from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.logprobs import at_least_float32, predict
 from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.policy import in_chunks
@@ -77,7 +77,7 @@ def answer(
     start: ChatAgent, asked: list[Dialogue], sampling: Sampling, num_responses: int = NUM_RESPONSES
 ) -> tuple[TokenBatch, Replies]:
     """One response to each of the prompts, of which `num_responses` in a row are the same, as tokens and as text."""
-    speaker = Responder(start.policy, start.encoder, sampling, start.stop)
+    speaker = start.local(sampling)
     groups = torch.arange(len(asked)) // num_responses
     batch = speaker.encode([one.prompt_turns for one in asked], [one.system for one in asked])
     responses = speaker.generate(replace(batch, prompt_groups=groups))

@@ -115,6 +115,7 @@ class Host:
         uniform = torch.rand(len(visits), sampling.max_new_tokens, dtype=torch.float64, generator=numbers).to(device)
         prompts = self.agent.encode([visit.turns[-self.context_size :] for visit in visits])
         responses = self.agent.generate(prompts, uniform)
+        assert responses.logprobs is not None
         logprobs, mask = responses.logprobs.cpu(), responses.tokens.response_mask
         found = [row[counts].tolist() for row, counts in zip(logprobs, mask, strict=True)]
         return list(zip(self.agent.read(responses), found, strict=True))

@@ -58,8 +58,7 @@ def generate_replies(
 ) -> Replies:
     """Answer every prompt; a reply is decided by the seed and the number of its prompt, not by the batch or the device."""
     limits = replace(speaker.limits, rows_at_once=max(speaker.limits.rows_at_once, batch_size))
-    speaker = Responder(speaker.policy, speaker.encoder, sampling, speaker.stop, limits)
-    return generate_share(speaker, prompts, range(len(prompts)), seed, batch_size, title)
+    return generate_share(speaker.local(sampling, limits), prompts, range(len(prompts)), seed, batch_size, title)
 
 
 def generate_share(

@@ -124,8 +124,7 @@ class ChatAgent(Responder):
         It is sampled as in the terminal and on the page (`chat_temperature`, `chat_top_p`); `reply` samples as training does.
         """
         turns = [turn.strip() for turn in [*(history or []), text]][-self.settings.context_size :]
-        speaker = Responder(self.policy, self.encoder, chat_sampling(self.settings), self.stop, self.limits)
-        (reply,) = speaker.reply([Dialogue(turns)])
+        (reply,) = self.local(chat_sampling(self.settings)).reply([Dialogue(turns)])
         return reply.text
 
 

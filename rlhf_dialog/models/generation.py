@@ -5,7 +5,7 @@ S kept tokens of a filter.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
@@ -80,13 +80,15 @@ class GenerationLimits:
     """Limits that change no sampled token: `rows_at_once` of the memory of the cache, `prompts_at_once` of reading prompts.
 
     After each `look_every` tokens the host looks which responses have ended; None: after each on a CPU, after 8 on a GPU, which
-    it has to wait for. `tell` hears how far it is. `sizes` become smaller than these where memory runs out.
+    it has to wait for. `tell` hears how far it is, `measure` times a block by name. `sizes` become smaller than these where
+    memory runs out.
     """
 
     rows_at_once: int = 128
     prompts_at_once: int = 16
     look_every: int | None = None
     tell: Callable[[str], None] = lambda text: None
+    measure: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
     sizes: PartSizes = field(default_factory=PartSizes)
 
 
@@ -94,17 +96,19 @@ class GenerationLimits:
 class Responses:
     """Generated responses: `tokens` are the prompts with them, whose mask is True on every token, including the end token.
 
-    `truncated` (B,), on the host, is True where the length limit ended the response. From the policy, 0 outside of the mask:
-    `logprobs` and `entropy` (B, T) of the distribution that was sampled from, `values` (B, T) or None without a value head, and
-    for a filtered rollout `features` (B, T, .), from which `policy.logits` computes the unfiltered logits.
+    `truncated` (B,), on the host, is True where the length limit ended the response. The rest is what the sampler knows, 0
+    outside of the mask, else None. Of the policy, from our own sampler: `logprobs` and `entropy` (B, T) of the distribution that
+    was sampled from, `values` (B, T) with a value head, and for a filtered rollout `features` (B, T, .), from which
+    `policy.logits` computes the unfiltered logits. Of an engine: `sampled_logprobs` (B, T), of its own distribution.
     """
 
     tokens: TokenBatch
     truncated: Tensor
-    logprobs: Tensor
-    entropy: Tensor
+    logprobs: Tensor | None = None
+    entropy: Tensor | None = None
     values: Tensor | None = None
     features: Tensor | None = None
+    sampled_logprobs: Tensor | None = None
 
 
 class StopRule:
@@ -392,9 +396,22 @@ class Responder:
         """As `encode`, for prompts that are already ids."""
         return TokenBatch.from_prompts(ids, self.encoder.pad_id, self.policy.lm.device, prompt_groups)
 
+    def local(
+        self, sampling: Sampling | None = None, limits: GenerationLimits | None = None, policy: Policy | None = None
+    ) -> "Responder":
+        """The responder with another sampling, limits or policy. It samples in this process, whatever the class of this one."""
+        return Responder(
+            policy or self.policy,
+            self.encoder,
+            sampling or self.sampling,
+            self.stop,
+            limits or self.limits,
+            self.context_size,
+        )
+
     @torch.no_grad()
     def generate(self, prompts: TokenBatch, uniform: Tensor | None = None) -> Responses:
-        """Sample one response for each prompt, with a key-value cache.
+        """Sample one response for each prompt, here with a key-value cache. A subclass may let another program sample.
 
         `uniform` (B, T): the `random_numbers` of these responses, by default drawn now from torch's global random state. Each
         token has its own, so no limit changes the tokens.

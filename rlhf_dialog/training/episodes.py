@@ -199,11 +199,11 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
     if len(rounds) > 1:
         responses = join_rounds(rounds, [talk.behind for talk in talks])
     responses.truncated = torch.tensor([dialogue.truncated for dialogue in dialogues])
-    episodes = Episodes(dialogues, responses)
+    episodes, known = Episodes(dialogues, responses), (responses.logprobs, responses.sampled_logprobs)
     if any(reward for *_, reward in rewards):
-        episodes.turn_rewards = place_rewards(rewards, responses.logprobs)
+        episodes.turn_rewards = place_rewards(rewards, next(x for x in known if x is not None))
     if any(talk.past for talk in talks):
-        episodes.segments = split_contexts([talk.parts for talk in talks], speaker, responses.logprobs.shape)
+        episodes.segments = split_contexts([talk.parts for talk in talks], speaker, responses.tokens.response_ids.shape)
     return episodes
 
 

@@ -131,7 +131,7 @@ def join_rounds(rounds: list[Round], behind: list[list[int]]) -> Responses:
         x = join_rows(tokens, empty)
         return x.new_full((*shape, *x.shape[1:]), empty).index_put_(index, x)
 
-    names = ("logprobs", "entropy", "values", "features")
+    names = ("logprobs", "entropy", "values", "features", "sampled_logprobs")
     joined: dict[str, Any] = {name: join([getattr(x.responses, name) for x in rounds]) for name in names}
     ids = torch.tensor([row + [prompts.pad_id] * (shape[1] - len(row)) for row in behind])
     mask = torch.zeros(shape, dtype=torch.bool).index_put_((rows, columns), torch.ones_like(rows).bool())

@@ -1,9 +1,8 @@
 """From environments to a scored rollout. B episodes, T response tokens."""
 
-import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -13,13 +12,13 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.models.generation import Responder
+from rlhf_dialog.models.generation import Responder, Responses
 from rlhf_dialog.models.loading import Models
-from rlhf_dialog.models.part_sizes import REFERENCE, lacks_memory
-from rlhf_dialog.models.policy import compare_unfiltered
+from rlhf_dialog.models.part_sizes import lacks_memory
 from rlhf_dialog.models.token_batch import TokenBatch, send
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores
 from rlhf_dialog.training.episodes import EpisodeInputs, Episodes, Segments, run_episodes
+from rlhf_dialog.training.reading import predict_columns
 
 
 class Clock:
@@ -172,15 +171,20 @@ def drop_unscored(rollout: Rollout, group_size: int) -> Rollout:
 
 
 def collect_rollout(
-    inputs: EpisodeInputs, speaker: Responder, scorer: Scorer, models: Models, keep_features: bool = False
+    inputs: EpisodeInputs,
+    speaker: Responder,
+    scorer: Scorer,
+    models: Models,
+    keep_features: bool = False,
+    clock: Clock | None = None,
 ) -> Rollout:
     """Run one episode per environment, score the dialogues, and compute critic and reference on the responses.
 
-    With `keep_features` the rollout holds `ref_features`. Under `rules.skip_unscored` a score may be NaN. Raises UserError when
-    the reward or an environment fails, RewardTimeout when the reward takes too long, and RunStopped when the policy's predictions
-    are not finite.
+    With `keep_features` the rollout holds `ref_features`; its `clock` is this one, or begins now. Under
+    `rules.skip_unscored` a score may be NaN. Raises UserError when the reward or an environment fails, RewardTimeout when the
+    reward takes too long, and RunStopped when the policy's predictions are not finite.
     """
-    clock = Clock(models.policy.lm.device)
+    clock = clock or Clock(models.policy.lm.device)
     with clock.measure("rollout"):
         with clock.measure("generation"):
             episodes = run_episodes(inputs, speaker)
@@ -193,7 +197,7 @@ def collect_rollout(
         reward_scores = scoring()
         totals = np.array(reward_scores.total, dtype=np.float64)
         totals = scorer.subtract_truncation_penalty(totals, episodes.responses.truncated.numpy())
-        precision = torch.promote_types(torch.get_default_dtype(), episodes.responses.logprobs.dtype)
+        precision = torch.promote_types(torch.get_default_dtype(), columns["logprobs"].dtype)
         scores = torch.from_numpy(totals).to(precision)
         if scores.isinf().any() or (scores.isnan().any() and not scorer.skip_unscored):
             row = int((~scores.isfinite()).nonzero()[0])
@@ -202,6 +206,26 @@ def collect_rollout(
                 "32-bit number; return smaller values, or lower the weights of the parts"
             )
     return new_rollout(episodes, columns, reward_scores, scores, clock)
+
+
+def external_rollout(
+    dialogues: list[Dialogue],
+    tokens: TokenBatch,
+    scores: Sequence[float],
+    speaker: Responder,
+    models: Models,
+    keep_features: bool,
+) -> Rollout:
+    """The rollout of B given episodes, with the log-probabilities and values of the policy as it is now."""
+    clock, totals = Clock(models.policy.lm.device), [float(score) for score in scores]
+    episodes = Episodes(dialogues, Responses(tokens, torch.tensor([d.truncated for d in dialogues])))
+    with clock.measure("rollout"), clock.measure("reference"):
+        columns = predict_columns(models, speaker, episodes, keep_features)
+    with clock.measure("reward"):
+        precision = torch.promote_types(torch.get_default_dtype(), columns["logprobs"].dtype)
+        given = torch.tensor(totals, dtype=precision)
+        rollout = new_rollout(episodes, columns, Scores(totals, parts={}), given, clock)
+    return replace(rollout, is_sampled=False)
 
 
 def new_rollout(
@@ -213,8 +237,6 @@ def new_rollout(
         dialogues=episodes.dialogues,
         tokens=tokens,
         truncated=send(episodes.responses.truncated, tokens.device),
-        logprobs=episodes.responses.logprobs,
-        entropy=episodes.responses.entropy,
         reward_scores=reward_scores,
         scores=send(scores, tokens.device),
         turn_rewards=episodes.turn_rewards,
@@ -223,55 +245,3 @@ def new_rollout(
         segments=episodes.segments,
         **columns,
     )
-
-
-def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep_features: bool) -> dict[str, Tensor]:
-    """Predictions of critic and reference for the responses: `values` and `ref_logprobs` (B, T), NaN without a reference.
-
-    With a reference, for a filtered rollout also `kl_full` and `ref_support_mass` (B, T), and with `keep_features`
-    `ref_features` (B, T, .).
-    """
-    responses, segments, limits = episodes.responses, episodes.segments, speaker.limits
-    tokens, features = responses.tokens, responses.features
-    if segments is not None:
-        tokens, features = segments.split_tokens(tokens), None if features is None else segments.split(features)
-    asked, temperature = min(limits.prompts_at_once, len(tokens)), speaker.sampling.temperature
-    columns = limits.sizes.fit(REFERENCE, asked, read_responses, models, tokens, features, temperature, keep_features)
-    if segments is not None:
-        columns = {name: segments.join(x) for name, x in columns.items()}
-    if models.ref_policy is None:
-        columns["ref_logprobs"] = torch.full_like(responses.logprobs, math.nan)
-    if "values" not in columns:
-        columns["values"] = torch.zeros_like(responses.logprobs) if responses.values is None else responses.values
-    return columns
-
-
-@torch.no_grad()
-def read_responses(
-    models: Models, tokens: TokenBatch, features: Tensor | None, temperature: float, keep_features: bool, size: int
-) -> dict[str, Tensor]:
-    """The columns of `predict_columns`, in microbatches of `size` rows; one model after the other, for its adapter.
-
-    `features` (B, T, .): the policy's, of a filtered rollout.
-    """
-    columns: dict[str, Tensor] = {}
-    reference, critic = models.ref_policy, models.critic
-    if reference is not None:
-        with reference.use_adapter():
-            for index, microbatch in tokens.microbatches(size):
-                packed = microbatch.pack()
-                ref_features, _ = reference.features(packed)
-                found = {"ref_logprobs": reference.predict(ref_features, packed, temperature).logprobs}
-                if keep_features:
-                    found["ref_features"] = ref_features
-                if packed.support is not None and features is not None:
-                    ours, theirs = (models.policy, packed.gather(features[index])), (reference, ref_features)
-                    kl_full, mass = compare_unfiltered(ours, theirs, temperature, packed.support)
-                    found |= {"kl_full": kl_full, "ref_support_mass": mass}
-                tokens.put(columns, index, packed, found)
-    if critic is not None:
-        with critic.use_adapter():
-            for index, microbatch in tokens.microbatches(size):
-                packed = microbatch.pack()
-                tokens.put(columns, index, packed, {"values": critic(packed)})
-    return columns

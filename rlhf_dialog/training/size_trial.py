@@ -117,11 +117,11 @@ def longest_rollout(trainer: PPOTrainer, rows: int) -> Rollout:
         support = torch.arange(kept, device=prompts.device).expand(*ids.shape, kept)
     tokens = prompts.with_responses(ids, torch.ones(ids.shape, dtype=torch.bool), support)
     zeros = torch.zeros(ids.shape, device=prompts.device)
-    columns: dict[str, Any] = {"ref_logprobs": zeros, "values": zeros}
+    columns: dict[str, Any] = dict.fromkeys(("logprobs", "entropy", "ref_logprobs", "values"), zeros)
     if config.kl_in == "loss" and (reference := trainer.models.ref_policy):
         packed = tokens.pack()
         columns["ref_features"] = packed.scatter(reference.features(packed)[0])
-    episodes = Episodes([], Responses(tokens, torch.ones(rows, dtype=torch.bool), zeros, zeros))
+    episodes = Episodes([], Responses(tokens, torch.ones(rows, dtype=torch.bool)))
     rollout = new_rollout(episodes, columns, Scores([], {}), torch.zeros(rows), Clock(prompts.device))
     rollout.advantages = rollout.targets = zeros
     return rollout

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,9 +31,9 @@ from rlhf_dialog.rewards.base import BaseReward, runs_user_code
 from rlhf_dialog.rewards.scoring import Scorer, begin_scoring, load_state, state_of
 from rlhf_dialog.training import checks, iteration_metrics, ppo
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList, newest_turns
-from rlhf_dialog.training.external_rollout import Given, external_rollout, read_episodes
 from rlhf_dialog.training.iteration_metrics import Metrics
-from rlhf_dialog.training.rollout import Rollout, collect_rollout, drop_unscored
+from rlhf_dialog.training.reading import Given, read_episodes
+from rlhf_dialog.training.rollout import Clock, Rollout, collect_rollout, drop_unscored, external_rollout
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 from rlhf_dialog.training.update import PPOUpdate
 
@@ -47,6 +47,19 @@ ADVANTAGES: dict[str, AdvantageFunction] = {
     "rloo": ppo.rloo_advantages,
     "reinforce_pp": ppo.reinforce_pp_advantages,
 }
+
+
+@dataclass(frozen=True)
+class RolloutEngine:
+    """Another program that writes the responses of training, by `speaker`.
+
+    Before each rollout all ranks call `sync` with the number of iterations so far, which tells the weights of the policy from
+    earlier ones. `cap`: the largest of `engine_weights`.
+    """
+
+    speaker: Responder
+    sync: Callable[[int], None]
+    cap: float
 
 
 class PPOTrainer:
@@ -71,7 +84,7 @@ class PPOTrainer:
         self.world = world or World()
         self.plan = batch_plan(config, self.world.size)
         self.sizes = PartSizes()  # of all phases, smaller than asked where memory has run out
-        self.speaker = Responder(
+        self.speaker = Responder(  # samples here; chats, validation and guard never ask the engine
             models.policy,
             prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt),
             Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p),
@@ -79,6 +92,7 @@ class PPOTrainer:
             GenerationLimits(sizes=self.sizes),
             config.context_size,
         )
+        self.rollout_engine: RolloutEngine | None = None
         skip, penalty = config.on_reward_error == "skip", config.truncation_penalty
         self.scorer = Scorer(reward, skip, config.reward_timeout_s, penalty, self.sizes, self.around_reward)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
@@ -114,13 +128,23 @@ class PPOTrainer:
         """
         self.rollout = None  # its tensors go before the next one's come
         episodes = self.next_episodes()
-        speaker = replace(self.speaker, limits=replace(self.speaker.limits, tell=self.tell))
         with self.world.fail_together(), self.around_reward():
             begin_scoring(self.scorer.reward, "rollout", self.iteration + 1)
+        clock = Clock(self.models.policy.lm.device)
+        speaker = self.begin_rollout(clock)
         with self.world.fail_together(), self.placement.rollout():
-            rollout = collect_rollout(episodes, speaker, self.scorer, self.models, self.keep_features)
+            rollout = collect_rollout(episodes, speaker, self.scorer, self.models, self.keep_features, clock)
             rollout, rounding = self.check(rollout)
         return self.learn_from(rollout, rounding)
+
+    def begin_rollout(self, clock: Clock) -> Responder:
+        """Who writes the responses of training: the policy itself, or the engine, to which the weights are sent now."""
+        limits = replace(self.speaker.limits, tell=self.tell, measure=clock.measure)
+        if self.rollout_engine is None:
+            return replace(self.speaker, limits=limits)
+        with clock.measure("rollout"), clock.measure("sync"):
+            self.rollout_engine.sync(self.iteration)
+        return replace(self.rollout_engine.speaker, limits=limits)
 
     def around_reward(self) -> AbstractContextManager[None]:
         """Around each call of the reward: it draws numbers of its own, by seed, rank and iteration, and the run draws its own."""

@@ -13,7 +13,7 @@ from rlhf_dialog.models.generation import (
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic, packs
 from rlhf_dialog.training.episodes import Episodes
-from rlhf_dialog.training.rollout import predict_columns
+from rlhf_dialog.training.reading import predict_columns
 from tests.parts import plain, policies
 from tests.parts.plain import new_case, sharing
 from tests.parts.policies import Ends, answered, as_case, new_policy, precision, row

@@ -23,7 +23,7 @@ from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, c
 from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer
 from rlhf_dialog.metrics.text import distinct_n
 from rlhf_dialog.models.chat_agent import chat_sampling
-from rlhf_dialog.models.generation import GenerationLimits, Reply, Responder, Sampling, random_numbers
+from rlhf_dialog.models.generation import GenerationLimits, Reply, Sampling, random_numbers
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import without_tf32
 
@@ -213,7 +213,7 @@ def sample_replies(
     """One reply of the policy to each prompt, with the same random numbers for each policy. `sampling` replaces the agent's."""
     agent, settings, device = learner.agent, learner.settings, policy.lm.device
     limits = GenerationLimits(prompts_at_once=settings.per_device_microbatch_size)
-    responder = Responder(policy, agent.encoder, sampling or agent.sampling, agent.stop, limits)
+    responder = agent.local(sampling, limits, policy)
     generator = torch.Generator(device).manual_seed(settings.seed)
     parts = [prompts[start : start + BATCH_SIZE] for start in range(0, len(prompts), BATCH_SIZE)]
     drawn = (random_numbers(len(part), responder.sampling, device, generator) for part in parts)

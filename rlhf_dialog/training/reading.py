@@ -1,7 +1,7 @@
-"""A rollout of prompts, responses and scores that the caller brings, for `PPOTrainer.step_on`."""
+"""What policy, critic and reference say of responses that are there. B episodes, T response tokens."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,52 +9,84 @@ from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.generation import Responder, Responses
+from rlhf_dialog.models.generation import Responder
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.network import num_embeddings
 from rlhf_dialog.models.part_sizes import REFERENCE
-from rlhf_dialog.models.policy import Policy, num_positions
+from rlhf_dialog.models.policy import Policy, compare_unfiltered, num_positions
 from rlhf_dialog.models.token_batch import TokenBatch
-from rlhf_dialog.rewards.scoring import Scores
 from rlhf_dialog.training.episodes import Episodes, prompt_group_ids
-from rlhf_dialog.training.rollout import Clock, Rollout, new_rollout, predict_columns
 
 LARGEST = torch.finfo(torch.float32).max
 Given = str | Sequence[str] | Sequence[int] | Tensor  # a text, turns (of a prompt), or token ids
 
 
-def external_rollout(
-    dialogues: list[Dialogue],
-    tokens: TokenBatch,
-    scores: Sequence[float],
-    speaker: Responder,
-    models: Models,
-    keep_features: bool,
-) -> Rollout:
-    """The rollout of B given episodes, with the log-probabilities and values of the policy as it is now."""
-    clock, totals = Clock(models.policy.lm.device), [float(score) for score in scores]
-    with clock.measure("rollout"):
-        asked, fit = min(speaker.limits.prompts_at_once, len(tokens)), speaker.limits.sizes.fit
-        predictions = fit(REFERENCE, asked, _predict, models.policy, tokens, speaker.sampling.temperature)
-        responses = Responses(tokens, torch.tensor([d.truncated for d in dialogues]), **predictions)
-        episodes = Episodes(dialogues, responses)
-        with clock.measure("reference"):
-            columns = predict_columns(models, speaker, episodes, keep_features)
-    with clock.measure("reward"):
-        precision = torch.promote_types(torch.get_default_dtype(), responses.logprobs.dtype)
-        given = torch.tensor(totals, dtype=precision)
-        rollout = new_rollout(episodes, columns, Scores(totals, parts={}), given, clock)
-    return replace(rollout, is_sampled=False)
+def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep_features: bool) -> dict[str, Tensor]:
+    """The models' predictions for the responses, each (B, T): `logprobs, entropy, values, ref_logprobs`, NaN without a reference.
+
+    Those of the policy are the sampler's. Where it did not know them, they are computed here, in the contexts of the replies.
+
+    With a reference, for a filtered rollout also `kl_full` and `ref_support_mass` (B, T), and with `keep_features`
+    `ref_features` (B, T, .).
+    """
+    responses, segments, limits = episodes.responses, episodes.segments, speaker.limits
+    tokens, features = responses.tokens, responses.features
+    if segments is not None:
+        tokens, features = segments.split_tokens(tokens), None if features is None else segments.split(features)
+    asked, temperature = min(limits.prompts_at_once, len(tokens)), speaker.sampling.temperature
+    known = {name: getattr(responses, name) for name in ("logprobs", "entropy", "values")}
+    columns = {name: x for name, x in known.items() if x is not None}
+    found = {}
+    if "logprobs" not in columns:
+        found = limits.sizes.fit(REFERENCE, asked, read_policy, models.policy, tokens, temperature)
+    found |= limits.sizes.fit(REFERENCE, asked, read_responses, models, tokens, features, temperature, keep_features)
+    columns |= found if segments is None else {name: segments.join(x) for name, x in found.items()}
+    if models.ref_policy is None:
+        columns["ref_logprobs"] = torch.full_like(columns["logprobs"], math.nan)
+    if "values" not in columns:
+        columns["values"] = torch.zeros_like(columns["logprobs"])
+    return columns
 
 
 @torch.no_grad()
-def _predict(policy: Policy, tokens: TokenBatch, temperature: float, size: int) -> dict[str, Tensor]:
+def read_policy(policy: Policy, tokens: TokenBatch, temperature: float, size: int) -> dict[str, Tensor]:
     """The policy's log-probabilities, entropies and values, each (B, T), in microbatches of `size` rows."""
     columns: dict[str, Tensor] = {}
     for index, microbatch in tokens.microbatches(size):
         packed = microbatch.pack()
         predictions = policy(packed, temperature)._asdict()
         tokens.put(columns, index, packed, {name: x for name, x in predictions.items() if x is not None})
+    return columns
+
+
+@torch.no_grad()
+def read_responses(
+    models: Models, tokens: TokenBatch, features: Tensor | None, temperature: float, keep_features: bool, size: int
+) -> dict[str, Tensor]:
+    """The columns of critic and reference, in microbatches of `size` rows; one model after the other, for its adapter.
+
+    `features` (B, T, .): the policy's, of a filtered rollout.
+    """
+    columns: dict[str, Tensor] = {}
+    reference, critic = models.ref_policy, models.critic
+    if reference is not None:
+        with reference.use_adapter():
+            for index, microbatch in tokens.microbatches(size):
+                packed = microbatch.pack()
+                ref_features, _ = reference.features(packed)
+                found = {"ref_logprobs": reference.predict(ref_features, packed, temperature).logprobs}
+                if keep_features:
+                    found["ref_features"] = ref_features
+                if packed.support is not None and features is not None:
+                    ours, theirs = (models.policy, packed.gather(features[index])), (reference, ref_features)
+                    kl_full, mass = compare_unfiltered(ours, theirs, temperature, packed.support)
+                    found |= {"kl_full": kl_full, "ref_support_mass": mass}
+                tokens.put(columns, index, packed, found)
+    if critic is not None:
+        with critic.use_adapter():
+            for index, microbatch in tokens.microbatches(size):
+                packed = microbatch.pack()
+                tokens.put(columns, index, packed, {"values": critic(packed)})
     return columns
 
 
