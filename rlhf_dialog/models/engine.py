@@ -94,7 +94,7 @@ class Engine:
                 if attempt > retries or not error.again:
                     tried = "once" if attempt == 1 else f"{attempt} times"
                     said = f": {text}" if (text := _message(error.body)) else ""
-                    remedy = f"; start it with {NEEDS[path]}" if "answered 404" in str(error) and path in NEEDS else ""
+                    remedy = f"; start it with {NEEDS[path]}" if said.endswith(": Not Found") and path in NEEDS else ""
                     raise self.fault(number, f"{path} {error}{said} (tried {tried}){remedy}") from None
                 logger.info("engine %s: %s %s; attempt %d follows", self.urls[number], path, error, attempt + 1)
                 time.sleep(0.5 * 2**attempt)
@@ -112,7 +112,7 @@ class Engine:
 
         def complete(item: tuple[int, dict[str, Any]]) -> list[Reply]:
             number = (first + item[0]) % len(self.urls)
-            answer = self.ask(number, "/v1/completions", {"model": self.model or self.bases[number], **item[1]})
+            answer = self.ask(number, "/v1/completions", {"model": self.name_at(number), **item[1]})
             try:
                 return _replies(answer, item[1]["n"], item[1]["max_tokens"], end_ids, size)
             except ValueError as error:
@@ -149,9 +149,10 @@ class Engine:
                     f"text); start it with the run's model_path"
                 )
             if foreign := [name for name in adapters if not name.startswith(self.prefix)]:
+                names = visible(", ".join(foreign))[:300]
                 raise UserError(
-                    f"engine {url}: has adapters that are not of this run ({visible(', '.join(foreign))[:300]}), and a server may mix "
-                    "adapters; unload them (/v1/unload_lora_adapter), or use a server of your own"
+                    f"engine {url}: has adapters that are not of this run ({names}), and a server may mix adapters; unload them "
+                    "(/v1/unload_lora_adapter), or start a server for this run"
                 )
             self._check_settings(number, rank)
             logger.info("engine %s: vLLM %s with %s", url, visible(version["version"])[:40], visible(base["id"])[:200])
@@ -182,7 +183,7 @@ class Engine:
             wrong = "gives log-probabilities before the temperature; start it with --logprobs-mode processed_logprobs"
         elif self.sends_adapter and isinstance(most, int) and most < rank:
             wrong = f"--max-lora-rank is {most}, but lora_r is {rank}; start it with that"
-        elif _get(_get(settings, "device_config"), "device_type") == "cpu" and (
+        elif _get(_get(settings, "device_config"), "device") == "cpu" and (
             _get(_get(settings, "scheduler_config"), "enable_chunked_prefill")
         ):
             wrong = "dies on a CPU of a seed and a prompt in chunks; start it with --no-enable-chunked-prefill"
@@ -190,7 +191,7 @@ class Engine:
             raise UserError(f"engine {self.urls[number]}: {wrong}")
 
     def _own_folder(self) -> None:
-        """Make the folder for weights. Raises UserError unless it is a folder of this user alone: a server loads what is in it."""
+        """Make the folder for weights. Raises UserError unless only this user can write to it: a server loads what is there."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = self.folder.lstat()
@@ -322,8 +323,8 @@ class EngineResponder(Responder):
         sampling = self.sampling
         if sampling.filtered or sampling.min_new_tokens or sampling.greedy or sampling.bias is not None:
             raise UserError(
-                "engine: only plain sampling with a temperature, as an engine does not tell which tokens a filter left; set top_k: "
-                "0, top_p: 1 and min_new_tokens: 0"
+                "engine: samples at a temperature alone, as it does not tell which tokens a filter leaves; set top_k: 0, "
+                "top_p: 1, min_new_tokens: 0"
             )
         if self.stop.is_text:
             raise UserError(

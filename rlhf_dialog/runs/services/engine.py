@@ -93,7 +93,7 @@ class EngineService(Service):
             for number in range(len(self.engine.urls)):
                 theirs = self.engine.prompt_logprobs(number, ids)
                 mean = sum(abs(x - y) for x, y in zip(theirs, ours, strict=True)) / len(ours)
-                if not mean <= checks.MISMATCH[bits][1] * noise.mean:
+                if not mean <= checks.ENGINE_LIMITS[bits][1] * noise.mean:
                     raise self.engine.fault(
                         number,
                         f"its log-probabilities of a text differ from the policy's by {mean:.3g} nats in the mean (rounding: "
