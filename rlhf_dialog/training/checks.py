@@ -24,6 +24,7 @@ from rlhf_dialog.training.ppo import AdaptiveKLController
 
 logger = logging.getLogger(__name__)
 WARN, STOP = 4, 20  # multiples of the measured noise
+ENGINE_LIMITS = {16: (2, 3), 32: (5, 20)}  # by bits: the same two, for the mean of what an engine differs
 ROWS = 8  # of each process, computed together
 RARE_IN_32_BITS = 10  # rare tokens round so many times as much as others, and ROWS rows may have none
 ENGINE_LIMITS = {16: (2, 3), 32: (5, 20)}
@@ -49,6 +50,7 @@ class Noise:
     largest: float = LEAST_IN_32_BITS[1]
     num_bits: int = 32
     warned: bool = False  # whether a check has warned of a difference that is larger
+    warned_of_engine: bool = False
 
 
 @torch.no_grad()
@@ -180,6 +182,26 @@ def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float
         noise.warned = True
         remedy = ". Run it once with precision: fp32" if noise.num_bits == 16 else ""
         logger.warning("%s; the run goes on, and stops above %d times%s", text, STOP, remedy)
+
+
+def check_engine(metrics: dict[str, float], iteration: int, noise: Noise) -> None:
+    """Raise RunStopped where the `engine_metrics` say that the engine has sampled from other weights than the policy's.
+
+    A rounding of its own adds to the `noise` of the policy, so its mean may be a few times as large; a warning comes once.
+    """
+    mean, largest = metrics["engine/mismatch"], metrics["engine/mismatch_max"]
+    times, (warn, stop) = mean / noise.mean, ENGINE_LIMITS[noise.num_bits]
+    if times <= warn:
+        return
+    text = (
+        f"iteration {iteration}: the log-probabilities of the engine differ from the policy's by {mean:.3g} nats in the mean and "
+        f"{largest:.3g} at most, {times:.1f} times the mean rounding noise that this run measured ({noise.mean:.3g})"
+    )
+    if not times <= stop:
+        raise RunStopped(f"{text}; up to {stop} times are allowed. The engine has other weights, or an older adapter")
+    if not noise.warned_of_engine:
+        noise.warned_of_engine = True
+        logger.warning("%s; the run goes on, and stops above %d times", text, stop)
 
 
 def watch_kl(controller: AdaptiveKLController, kl: float, iteration: int) -> None:

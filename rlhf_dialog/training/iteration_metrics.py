@@ -58,6 +58,24 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
     return metrics
 
 
+def engine_metrics(rollout: Rollout, sampled_logprobs: Tensor, cap: float, world: World) -> Metrics:
+    """How far the engine that sampled is from the policy, over the tokens of all ranks.
+
+    `engine/mismatch` and `engine/mismatch_max`: of |log p_engine - log p_policy|. `engine/surprise`: the mean of -log p_policy
+    less the entropy, which is 0 for draws from the policy. Of `engine_weights`: their mean, and the share that is at the `cap`.
+    """
+    mask = rollout.response_mask
+    log_ratio = apply_mask(rollout.logprobs - sampled_logprobs, mask)
+    is_capped = (log_ratio > math.log(cap)).to(log_ratio.dtype)
+    columns = [log_ratio.abs(), -rollout.logprobs - rollout.entropy, rollout.engine_weights, is_capped]
+    sums = torch.stack([apply_mask(x, mask).sum(dtype=torch.float64) for x in columns])
+    tokens, *sums_of_all = world.sum_numbers([rollout.num_tokens, *sums.tolist()])
+    largest = max(world.gather(log_ratio.abs().max().item() if rollout.num_tokens else 0.0))
+    names = ("mismatch", "surprise", "weight_mean", "weight_capped")
+    means = {f"engine/{name}": total / max(tokens, 1) for name, total in zip(names, sums_of_all, strict=True)}
+    return means | {"engine/mismatch_max": largest}
+
+
 def gain_metrics(rollout: Rollout, num_responses_per_prompt: int, world: World) -> Metrics:
     """What the policy has gained over the reference, from the rollout alone, in all and by each part, with standard errors.
 
@@ -74,7 +92,8 @@ def gain_metrics(rollout: Rollout, num_responses_per_prompt: int, world: World) 
     prefixes = ["", *(f"{name}/" for name in parts)]
     names = [*OF_WEIGHTS, *(prefix + name for prefix in prefixes for name in OF_REWARDS)]
     sums = dict.fromkeys((f"{SUMS}{name}" for name in names), math.nan)
-    log_ratio = apply_mask(rollout.ref_logprobs - rollout.logprobs, rollout.response_mask)
+    sampled = rollout.logprobs if rollout.sampled_logprobs is None else rollout.sampled_logprobs
+    log_ratio = apply_mask(rollout.ref_logprobs - sampled, rollout.response_mask)
     columns = torch.stack([rollout.paid.double(), log_ratio.sum(dim=1, dtype=torch.float64)])
     paid, log_weights = columns.cpu()  # for which the host waits once
     rewards = torch.stack([paid, *parts.values()])

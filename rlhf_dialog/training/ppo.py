@@ -237,6 +237,14 @@ def policy_loss(
     return loss.sum() / count, apply_mask((clipped > plain).to(loss.dtype), response_mask).sum() / count
 
 
+def engine_weights(logprobs: Tensor, sampled_logprobs: Tensor, response_mask: Tensor, cap: float) -> Tensor:
+    """Truncated importance weights (B, T) of tokens that another program sampled: min(p_policy / p_sampled, cap), 1 in holes.
+
+    They multiply the policy loss of each token (Yao et al. 2025, fengyao.notion.site/off-policy-rl).
+    """
+    return apply_mask(logprobs - sampled_logprobs, response_mask).exp().clamp(max=cap)
+
+
 def value_loss(
     values: Tensor,
     old_values: Tensor,

@@ -91,7 +91,11 @@ class Rollout:
     num_dropped: int = 0  # episodes that were left out, because a reward gave no score
     is_sampled: bool = True  # by the policy; false for the caller's responses
     whole: "Rollout | None" = None  # with the dropped episodes, if there are any; without support and features
+    sampled_logprobs: Tensor | None = None  # (B, T), of the engine that sampled; None without an engine
     segments: Segments | None = None  # the contexts of the replies, where oldest turns had to leave some
+    engine_weights: Tensor = field(
+        default_factory=lambda: torch.empty(0)
+    )  # (B, T), of the policy loss; 1 without an engine
     rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer, perhaps whitened
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
@@ -243,5 +247,7 @@ def new_rollout(
         clock=clock,
         num_generated=int(tokens.response_mask.sum()),
         segments=episodes.segments,
+        sampled_logprobs=episodes.responses.sampled_logprobs,
+        engine_weights=torch.ones_like(columns["logprobs"]),
         **columns,
     )

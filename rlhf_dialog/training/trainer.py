@@ -160,7 +160,12 @@ class PPOTrainer:
         reference = self.models.ref_policy
         predictions = {"policy": rollout.logprobs, "critic": rollout.values}
         predictions |= {} if reference is None else {"reference": rollout.ref_logprobs}
+        sampled = rollout.sampled_logprobs
+        predictions |= {} if sampled is None else {"engine": sampled}
         checks.check_numbers(predictions, rollout.response_mask, rollout.dialogues, self.iteration + 1)
+        if self.rollout_engine is not None and sampled is not None:
+            cap = self.rollout_engine.cap
+            rollout.engine_weights = ppo.engine_weights(rollout.logprobs, sampled, rollout.response_mask, cap)
         rollout = drop_unscored(rollout, self.group_size)
         if self.is_measured:
             return rollout, None
@@ -171,6 +176,12 @@ class PPOTrainer:
         """The second half of an iteration, from what `check` returns: advantages, the update, and the metrics of all."""
         config, iteration, mask, self.rollout = self.config, self.iteration + 1, rollout.response_mask, rollout
         self.await_ranks(rollout, rounding)
+        of_engine: Metrics = {}
+        if self.rollout_engine is not None and rollout.sampled_logprobs is not None:
+            of_engine = iteration_metrics.engine_metrics(
+                rollout, rollout.sampled_logprobs, self.rollout_engine.cap, self.world
+            )
+            checks.check_engine(of_engine, iteration, self.noise)
         if iteration == 1 and self.starts_from_reference:
             checks.check_start(rollout.logprobs - rollout.ref_logprobs, mask, self.noise, self.world)
         kl_coef = self.kl.kl_coef
@@ -192,7 +203,7 @@ class PPOTrainer:
             self.sizes.lower(rows)  # not when a checkpoint is written, whose time depends on the clock
         if config.reference:
             self.kl.update(kl)
-        objective = {"objective/kl": kl, "objective/kl_coef": kl_coef}
+        objective = {"objective/kl": kl, "objective/kl_coef": kl_coef} | of_engine
         return self.metrics(rollout, objective, NO_CRITIC | statistics | losses)
 
     def await_ranks(self, rollout: Rollout, rounding: Tensor | None) -> None:

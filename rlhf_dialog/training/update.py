@@ -212,8 +212,10 @@ class PPOUpdate:
         mask, old_logprobs, new = tokens.mask, rollout.logprobs[place], self.predict(microbatch)
         log_ratio = apply_mask(new.logprobs - old_logprobs, mask)
         dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
+        # the clipped loss is proportional to the advantage, so a factor of one is a factor of the other
+        advantages = rollout.advantages[place] * rollout.engine_weights[place]
         policy_loss, clip_fraction = ppo.policy_loss(
-            new.logprobs, old_logprobs, rollout.advantages[place], mask, config.clip_param, dual_clip, num_tokens
+            new.logprobs, old_logprobs, advantages, mask, config.clip_param, dual_clip, num_tokens
         )
         losses = {"policy": policy_loss}
         if new.entropy is not None:
@@ -297,6 +299,7 @@ def blank_microbatch(rollout: Rollout) -> Microbatch:
         logprobs=zeros,
         values=zeros,
         ref_features=None if features is None else features.new_zeros(1, 1, *features.shape[2:]),
+        engine_weights=zeros,
         advantages=zeros,
         targets=zeros,
     )

@@ -11,7 +11,7 @@ from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.training.rollout import collect_rollout
+from rlhf_dialog.training.rollout import Clock, collect_rollout
 from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import PPOUpdate
 from tests.parts.tiny import byte_tokenizer, gpt2
@@ -101,8 +101,9 @@ class Holes(BaseReward):
 
 def collect_next(trainer):
     """The rollout of the next prompts, without an update."""
-    scorer, keep_features = trainer.scorer, trainer.keep_features
-    return collect_rollout(trainer.next_episodes(), trainer.speaker, scorer, trainer.models, keep_features)
+    scorer, keep_features, clock = trainer.scorer, trainer.keep_features, Clock(trainer.models.policy.lm.device)
+    speaker = trainer.begin_rollout(clock)
+    return collect_rollout(trainer.next_episodes(), speaker, scorer, trainer.models, keep_features, clock)
 
 
 def collect_stored(trainer, rollout, rows):
