@@ -27,7 +27,6 @@ WARN, STOP = 4, 20  # multiples of the measured noise
 ENGINE_LIMITS = {16: (2, 3), 32: (5, 20)}  # by bits: the same two, for the mean of what an engine differs
 ROWS = 8  # of each process, computed together
 RARE_IN_32_BITS = 10  # rare tokens round so many times as much as others, and ROWS rows may have none
-ENGINE_LIMITS = {16: (2, 3), 32: (5, 20)}
 COARSE = 0.05  # nats of mean noise, of which the checks allow up to 20 times as much
 # nats, mean and largest; kernels that round equally in both shapes show less, or nothing
 LEAST_IN_16_BITS, LEAST_IN_32_BITS = (5e-4, 0.015), (1e-6, 1e-6)

@@ -1,6 +1,5 @@
 """Responses from a fake server that answers by our own sampler: what is asked, what is believed, and what is not."""
 
-import json
 import os
 import time
 from dataclasses import replace
@@ -17,8 +16,8 @@ from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.training.reading import read_policy
 from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.trainer import RolloutEngine
-from tests.parts.fake_vllm import FakeVLLM, fake_vllm
-from tests.parts.servers import no_proxy, serving  # noqa: F401
+from tests.parts.fake_vllm import fake_vllm
+from tests.parts.servers import no_proxy  # noqa: F401
 from tests.parts.text_environments import Letters
 from tests.parts.tiny import llama
 from tests.parts.trainers import make_trainer
@@ -88,10 +87,8 @@ def test_a_group_is_one_request_and_its_replies_are_those_of_the_policy(trainer,
     ours = read_policy(speaker.policy, found.tokens, 0.7, 4)["logprobs"]
     assert torch.allclose(found.sampled_logprobs, ours, atol=1e-5)
     assert found.logprobs is found.entropy is found.values is None
-    ends = [
-        speaker.stop.find_ends(ids[mask][None])[0]
-        for ids, mask in zip(found.tokens.response_ids, found.tokens.response_mask, strict=True)
-    ]
+    rows = zip(found.tokens.response_ids, found.tokens.response_mask, strict=True)
+    ends = [speaker.stop.find_ends(ids[mask][None])[0] for ids, mask in rows]
     assert found.truncated.tolist() == [not end for end in ends]
     assert len({tuple(ids.tolist()) for ids in found.tokens.response_ids[[0, 2, 3]]}) > 1  # equal prompts, other seeds
 
@@ -221,7 +218,7 @@ def test_a_server_that_hangs_or_is_gone(trainer, fake, engine):
     speaker, clients = responder(trainer.speaker, engine), engine.clients
     fake.change = lambda *_: fake.closing.wait()
     engine.clients = [replace(client, seconds=0.05) for client in clients]
-    with pytest.raises(RunStopped, match="within 0.05 seconds"):
+    with pytest.raises(RunStopped, match="no complete answer"):
         speaker.generate(speaker.batch([[5, 6]]))
     fake.http.shutdown()
     fake.http.server_close()
@@ -302,7 +299,7 @@ def test_a_folder_that_others_could_fill_is_refused(trainer, fake, tmp_path, pre
     else:
         engine.folder.mkdir()
         engine.folder.chmod(0o770)
-    with pytest.raises(UserError, match="engine.folder"):
+    with pytest.raises(UserError, match=r"engine\.folder"):
         engine.meet(probe_of(trainer.speaker), 200, 0)
     assert not fake.paths
 
