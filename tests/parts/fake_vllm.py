@@ -60,9 +60,9 @@ class FakeVLLM:
             self.adapters[body["lora_name"]] = load_file(Path(body["lora_path"]) / "adapter_model.safetensors")
             return 200, b"Success: LoRA adapter added"
         if path == "/v1/unload_lora_adapter":
-            return (
-                (200, b"Success") if self.adapters.pop(body["lora_name"], None) else (404, {"error": {"message": "?"}})
-            )
+            if self.adapters.pop(body["lora_name"], None) is None:
+                return 404, {"error": {"message": "The lora adapter cannot be found."}}
+            return 200, b"Success"
         if path == "/collective_rpc":
             state = body["kwargs"].get("weights_path")
             self.load(self.start if state is None else load_file(Path(state) / "model.safetensors"))
