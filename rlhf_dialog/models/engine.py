@@ -71,7 +71,8 @@ class Engine:
         self.process = os.urandom(4).hex()  # numbers of processes come again
         self.model: str | None = None  # the newest weights that all servers have
         self.is_changed = False  # a server has other weights than those that it was started with
-        self.bases: list[str] = [""] * len(self.urls)  # what each server calls the model that it was started with
+        self.bases: list[str] = [""] * len(self.urls)  # what each server calls the model that it was started with,
+        self.roots: list[str] = [""] * len(self.urls)  # and where it has read it
         headers = {"Content-Type": "application/json"} | authorization(config.token_env, "engine.token_env")
         self.clients = []
         for number, url in enumerate(self.urls):
@@ -126,10 +127,11 @@ class Engine:
 
     # -- the start and the end of a run
 
-    def meet(self, probe: Sequence[int], length: int, rank: int) -> None:
+    def meet(self, probe: Sequence[int], length: int, rank: int, is_tied: bool = False) -> None:
         """Check each server, and remove what earlier processes of this run left; raises RunStopped or UserError.
 
-        `probe`: the ids of PROBE by the run's tokenizer; `length`: of the longest prompt and response together; `rank`: of LoRA.
+        `probe`: the ids of PROBE by the run's tokenizer; `length`: of the longest prompt and response together; `rank`: of LoRA;
+        `is_tied`: embeddings are trained of which the input's is the output's.
         """
         self._own_folder()
         for number, url in enumerate(self.urls):
@@ -137,7 +139,7 @@ class Engine:
             if not isinstance(version, dict) or not isinstance(version.get("version"), str):
                 raise self.fault(number, "is no vLLM server: /version names none")
             base, adapters = self._models(number)
-            self.bases[number] = base["id"]
+            self.bases[number], self.roots[number] = base["id"], str(base.get("root"))
             if (limit := base.get("max_model_len") or 0) < length:
                 raise UserError(
                     f"engine {url}: --max-model-len is {limit}, but max_prompt_length and max_new_tokens need {length}"
@@ -154,7 +156,7 @@ class Engine:
                     f"engine {url}: has adapters that are not of this run ({names}), and a server may mix adapters; unload them "
                     "(/v1/unload_lora_adapter), or start a server for this run"
                 )
-            self._check_settings(number, rank)
+            self._check_settings(number, rank, is_tied)
             logger.info("engine %s: vLLM %s with %s", url, visible(version["version"])[:40], visible(base["id"])[:200])
         self.clean(range(len(self.urls)))
 
@@ -168,7 +170,7 @@ class Engine:
             raise self.fault(number, f"/v1/models lists {len(bases)} models without a parent, not one")
         return bases[0], [card["id"] for card in cards if card.get("parent")]
 
-    def _check_settings(self, number: int, rank: int) -> None:
+    def _check_settings(self, number: int, rank: int, is_tied: bool) -> None:
         """Raises UserError for settings with which the server cannot work for this run, as far as it tells (in its dev mode)."""
         try:
             settings = _get(self.ask(number, "/server_info?config_format=json", retries=0), "vllm_config")
@@ -176,6 +178,7 @@ class Engine:
             return
         dtype = str(_get(_get(settings, "model_config"), "dtype")).removeprefix("torch.")
         most = _get(_get(settings, "lora_config"), "max_lora_rank")
+        on_cpu = _get(_get(settings, "device_config"), "device") == "cpu"
         wrong = ""
         if dtype in ("float32", "bfloat16", "float16") and getattr(torch, dtype) != self.dtype:
             wrong = f"--dtype is {dtype}, but the run computes in {str(self.dtype).removeprefix('torch.')}; start it with that"
@@ -183,10 +186,10 @@ class Engine:
             wrong = "gives log-probabilities before the temperature; start it with --logprobs-mode processed_logprobs"
         elif self.sends_adapter and isinstance(most, int) and most < rank:
             wrong = f"--max-lora-rank is {most}, but lora_r is {rank}; start it with that"
-        elif _get(_get(settings, "device_config"), "device") == "cpu" and (
-            _get(_get(settings, "scheduler_config"), "enable_chunked_prefill")
-        ):
+        elif on_cpu and _get(_get(settings, "scheduler_config"), "enable_chunked_prefill"):
             wrong = "dies on a CPU of a seed and a prompt in chunks; start it with --no-enable-chunked-prefill"
+        elif on_cpu and is_tied:
+            wrong = "keeps its old output embedding on a CPU, where that is the input's, too; set use_lora: true"
         if wrong:
             raise UserError(f"engine {self.urls[number]}: {wrong}")
 
@@ -222,7 +225,7 @@ class Engine:
         for number in range(len(self.urls)):
             try:
                 if self.is_changed:
-                    self._reload(number, {})
+                    self._reload(number, self.roots[number])
                 self.clean([number])
             except RunStopped as error:
                 logger.warning("%s; what this run has loaded there is left", error)
@@ -243,7 +246,7 @@ class Engine:
         for number in range(len(self.urls)):
             if not self.sends_adapter:
                 self.is_changed = True
-                self._reload(number, {"weights_path": path})
+                self._reload(number, path)
                 continue
             try:
                 self.ask(number, "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
@@ -255,9 +258,9 @@ class Engine:
         self._remove_folders(but=name)
         return name
 
-    def _reload(self, number: int, arguments: dict[str, str]) -> None:
-        """Let the server read weights of this path, or its own; it keeps what it has computed with others in its prefix cache."""
-        self.ask(number, "/collective_rpc", {"method": "reload_weights", "kwargs": arguments})
+    def _reload(self, number: int, path: str) -> None:
+        """Let the server read weights; it would keep what it has computed with others in its prefix cache."""
+        self.ask(number, "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": path}})
         self.ask(number, "/reset_prefix_cache", {})
 
     def prompt_logprobs(self, number: int, ids: Sequence[int]) -> list[float]:

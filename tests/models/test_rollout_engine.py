@@ -279,6 +279,14 @@ def test_what_the_handshake_refuses(trainer, fake, tmp_path, fault, words):
     assert all(word in str(caught.value) for word in [*words, fake.url])
 
 
+def test_a_cpu_server_that_would_keep_the_output_embedding_is_refused(trainer, fake, tmp_path):
+    engine = engine_of([fake.url], tmp_path)
+    with pytest.raises(UserError, match="use_lora"):
+        engine.meet(probe_of(trainer.speaker), 200, 0, is_tied=True)
+    fake.settings["device_config"] = {"device": "cuda"}
+    engine.meet(probe_of(trainer.speaker), 200, 0, is_tied=True)
+
+
 def test_a_server_without_dev_mode_is_met_but_reads_no_files(trainer, fake, tmp_path):
     hidden = ("/server_info", "/collective_rpc")
     fake.change = lambda path, body, *found: (404, {"detail": "Not Found"}) if path in hidden else found

@@ -48,7 +48,7 @@ class FakeVLLM:
         if path == "/server_info":
             return 200, {"vllm_config": self.settings}
         if path == "/v1/models":
-            cards = [{"id": self.base, "parent": None, "max_model_len": self.length}]
+            cards = [{"id": self.base, "root": "its own", "parent": None, "max_model_len": self.length}]
             return 200, {"data": cards + [{"id": name, "parent": self.base} for name in self.adapters]}
         if path == "/tokenize":
             return 200, {
@@ -64,8 +64,8 @@ class FakeVLLM:
                 return 404, {"error": {"message": "The lora adapter cannot be found."}}
             return 200, b"Success"
         if path == "/collective_rpc":
-            state = body["kwargs"].get("weights_path")
-            self.load(self.start if state is None else load_file(Path(state) / "model.safetensors"))
+            path = body["kwargs"]["weights_path"]
+            self.load(self.start if path == "its own" else load_file(Path(path) / "model.safetensors"))
             return 200, {"results": [None]}
         if path == "/reset_prefix_cache":
             return 200, b""

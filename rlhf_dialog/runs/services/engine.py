@@ -11,6 +11,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.engine import PROBE, Engine, EngineResponder
+from rlhf_dialog.models.lora import tied_names
 from rlhf_dialog.models.precision import precision_of
 from rlhf_dialog.runs.services.base import Service
 from rlhf_dialog.training import checks
@@ -56,8 +57,9 @@ class EngineService(Service):
         self.trainer = trainer
         self.probe = speaker.encoder.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
         length = config.max_prompt_length + config.max_new_tokens
+        is_tied = not config.use_lora and bool(tied_names(speaker.policy.lm))
         with as_user_error():
-            self.world.on_main(lambda: self.engine.meet(self.probe, length, config.lora_r))
+            self.world.on_main(lambda: self.engine.meet(self.probe, length, config.lora_r, is_tied))
         self.engine.bases = self.world.broadcast(self.engine.bases)
         assert config.engine is not None
         trainer.rollout_engine = RolloutEngine(responder, self.sync, config.engine.cap)
