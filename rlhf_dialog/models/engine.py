@@ -8,10 +8,11 @@ import logging
 import math
 import os
 import shutil
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from stat import S_ISDIR
@@ -31,6 +32,7 @@ from rlhf_dialog.models.network import num_logits
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.token_batch import TokenBatch, fetch, send
 from rlhf_dialog.terminal import visible
+from rlhf_dialog.user_code import BackgroundCall
 
 logger = logging.getLogger(__name__)
 MAX_ANSWER = 1 << 28  # bytes
@@ -63,8 +65,9 @@ class Engine:
     Raises UserError for an address or a token that cannot be.
     """
 
-    def __init__(self, config: EngineConfig, run_folder: Path, use_lora: bool, dtype: torch.dtype):
-        self.dtype, self.urls, self.retries = dtype, [url.rstrip("/") for url in config.urls], config.retries
+    def __init__(self, config: EngineConfig, run_folder: Path, use_lora: bool):
+        self.dtype = torch.float32  # in which the run computes
+        self.urls, self.retries = [url.rstrip("/") for url in config.urls], config.retries
         self.sends_adapter = use_lora if config.weights == "auto" else config.weights == "adapter"
         self.folder = Path(config.folder or f"/dev/shm/rlhf_dialog-{os.geteuid()}").expanduser().absolute()
         self.prefix = f"rlhf_dialog-{sha256(str(run_folder.resolve()).encode()).hexdigest()[:8]}-"
@@ -101,7 +104,7 @@ class Engine:
                 time.sleep(0.5 * 2**attempt)
 
     def fault(self, number: int, text: str) -> RunStopped:
-        return RunStopped(f"engine {self.urls[number]}: {text}")
+        return RunStopped(visible(f"engine {self.urls[number]}: {text}"))
 
     def complete(
         self, bodies: Sequence[dict[str, Any]], first: int, end_ids: Sequence[int], size: int
@@ -111,19 +114,28 @@ class Engine:
         `size`: the number of token ids. Raises RunStopped at the first fault; no further request begins then.
         """
 
-        def complete(item: tuple[int, dict[str, Any]]) -> list[Reply]:
-            number = (first + item[0]) % len(self.urls)
-            answer = self.ask(number, "/v1/completions", {"model": self.name_at(number), **item[1]})
-            try:
-                return _replies(answer, item[1]["n"], item[1]["max_tokens"], end_ids, size)
-            except ValueError as error:
-                raise self.fault(number, f"/v1/completions answered with {error}") from None
+        failed, gate = threading.Event(), threading.Semaphore(AT_ONCE)
 
-        pool = ThreadPoolExecutor(min(AT_ONCE, max(len(bodies), 1)))
+        def complete(number: int, body: dict[str, Any]) -> list[Reply]:
+            with gate:
+                if failed.is_set():
+                    return []  # nobody reads it
+                try:
+                    answer = self.ask(number, "/v1/completions", {"model": self.name_at(number), **body})
+                    return _replies(answer, body["n"], body["max_tokens"], end_ids, size)
+                except ValueError as error:
+                    failed.set()
+                    raise self.fault(number, f"/v1/completions answered with {error}") from None
+                except BaseException:
+                    failed.set()
+                    raise
+
+        numbers = [(first + i) % len(self.urls) for i in range(len(bodies))]
+        calls = [BackgroundCall(partial(complete, *item)) for item in zip(numbers, bodies, strict=True)]
         try:
-            return list(pool.map(complete, enumerate(bodies)))
+            return [call.result() for call in calls]
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            failed.set()
 
     # -- the start and the end of a run
 
@@ -424,4 +436,4 @@ def _message(body: bytes) -> str:
     except (ValueError, RecursionError):
         return ""
     text = _get(_get(answer, "error"), "message") or _get(answer, "detail") or ""
-    return visible(" ".join(str(text).split()))[:300]
+    return visible(" ".join(str(text).split())[:300])

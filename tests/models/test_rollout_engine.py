@@ -32,7 +32,7 @@ def _no_pauses(monkeypatch):
 
 def engine_of(urls, folder, **keys):
     keys = {"urls": urls, "folder": str(folder / "weights"), "weights": "files", **keys}
-    return Engine(EngineConfig(**keys), folder / "run", use_lora=False, dtype=torch.float32)
+    return Engine(EngineConfig(**keys), folder / "run", use_lora=False)
 
 
 def responder(speaker, engine):
@@ -314,7 +314,7 @@ def test_a_folder_that_others_could_fill_is_refused(trainer, fake, tmp_path, pre
 
 def test_the_default_folder_is_this_users_alone(monkeypatch, tmp_path):
     config = EngineConfig(urls=["http://127.0.0.1:1"])
-    assert Engine(config, tmp_path, True, torch.float32).folder == Path(f"/dev/shm/rlhf_dialog-{os.geteuid()}")
+    assert Engine(config, tmp_path, use_lora=True).folder == Path(f"/dev/shm/rlhf_dialog-{os.geteuid()}")
     engine = engine_of(["http://127.0.0.1:1"], tmp_path)
     engine._own_folder()
     assert engine.folder.stat().st_mode & 0o777 == 0o700

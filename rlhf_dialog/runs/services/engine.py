@@ -1,7 +1,6 @@
 """The engine of a run: its servers are checked before the first rollout, get the weights before each, and are left clean."""
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +11,11 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.engine import PROBE, Engine, EngineResponder
 from rlhf_dialog.models.lora import tied_names
-from rlhf_dialog.models.precision import precision_of
 from rlhf_dialog.runs.services.base import Service
 from rlhf_dialog.training import checks
 from rlhf_dialog.training.reading import read_policy
 from rlhf_dialog.training.trainer import PPOTrainer, RolloutEngine
 
-logger = logging.getLogger(__name__)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -37,8 +34,7 @@ class EngineService(Service):
     def __init__(self, config: Config, run_folder: Path, world: World):
         assert config.engine is not None
         self.config, self.world = config, world
-        dtype = DTYPES[precision_of(config, world.device)]
-        self.engine = Engine(config.engine, run_folder, config.use_lora, dtype)
+        self.engine = Engine(config.engine, run_folder, config.use_lora)
         self.sent: int | None = None  # the iteration of the newest weights
 
     def attach(self, trainer: PPOTrainer) -> None:
@@ -54,7 +50,7 @@ class EngineService(Service):
             self.engine,
             self.world.rank,
         )
-        self.trainer = trainer
+        self.trainer, self.engine.dtype = trainer, DTYPES[trainer.placement.precision]
         self.probe = speaker.encoder.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
         length = config.max_prompt_length + config.max_new_tokens
         is_tied = not config.use_lora and bool(tied_names(speaker.policy.lm))
@@ -79,16 +75,20 @@ class EngineService(Service):
 
     def _compare(self) -> None:
         """Compare what policy and servers predict of the probe. Raises UserError when that is more than rounding."""
-        ids = self.probe[: self.config.max_prompt_length]
-        policy, world, bits = (
-            self.trainer.models.policy,
-            self.world,
-            16 if self.trainer.placement.reduced_precision else 32,
-        )
-        with world.fail_together(), self.trainer.placement.rollout():
-            tokens = self.trainer.speaker.batch([ids[:1]]).with_replies([ids[1:]])
-            ours = read_policy(policy, tokens, 1.0, 1)["logprobs"][0].tolist()
-            rounding = checks.measure_rounding("policy", policy, tokens, 1.0)
+        ids, world, placement = self.probe[: self.config.max_prompt_length], self.world, self.trainer.placement
+        bits = 16 if placement.reduced_precision else 32
+        policy = self.trainer.models.policy
+        num_ids, policy.num_ids = (
+            policy.num_ids,
+            None,
+        )  # the server gives ids that are no tokens a probability in a prompt
+        try:
+            with world.fail_together(), placement.rollout():
+                tokens = self.trainer.speaker.batch([ids[:1]]).with_replies([ids[1:]])
+                ours = read_policy(policy, tokens, 1.0, 1)["logprobs"][0].tolist()
+                rounding = checks.measure_rounding("policy", policy, tokens, 1.0)
+        finally:
+            policy.num_ids = num_ids
         noise = checks.combine_rounding(rounding, world, 1.0, bits)
 
         def compare() -> None:

@@ -11,6 +11,7 @@ from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.models.generation import Responder, Sampling, StopRule
 from rlhf_dialog.models.loading import load_models
+from tests.parts import agents
 from tests.parts.fake_vllm import fake_vllm
 from tests.parts.ppo_runs import rows, settings, without_clocks
 from tests.parts.rank_runs import ppo  # noqa: F401  a fixture
@@ -64,6 +65,9 @@ def test_a_new_adapter_before_each_rollout_and_nothing_is_left(run, fake):
 
 def test_files_for_a_model_without_adapters(run, world):
     with fake_vllm(speaker_of(world, use_lora=False)) as fake:
+        fake.settings["device_config"] = {
+            "device": "cuda"
+        }  # of a CPU it would be refused, because its embeddings are tied
         assert run(*words(fake, use_lora=False)) == 0
         assert all(row["engine/mismatch"] < 1e-5 for row in rows(RUN))
         assert (
@@ -71,6 +75,14 @@ def test_files_for_a_model_without_adapters(run, world):
         )  # the last: its own again
         assert all(torch.equal(x, fake.start[name]) for name, x in fake.speaker.policy.lm.state_dict().items())
         assert is_left_clean(fake)
+
+
+def test_a_padded_vocabulary_is_compared_as_the_server_reads_prompts(run, world, tmp_path):
+    padded = str(agents.save(tmp_path / "padded", vocab_size=400))
+    with fake_vllm(speaker_of(world, model_path=padded)) as fake:
+        assert run(*words(fake, model_path=padded)) == 0
+    assert fake.prompts[-1]["logit_bias"]["399"] == -100
+    assert all(row["engine/mismatch"] < 1e-5 for row in rows(RUN))
 
 
 def test_a_run_that_its_server_leaves_goes_on_to_the_same_numbers(run, fake, capsys):
