@@ -18,7 +18,10 @@
 - **Episodes are dropped in one place** (`rollout.drop_unscored`). Their tokens still count in `time_steps`, so that a run with
   a failing reward ends too.
 - **Nothing is computed twice**: old log-probabilities, entropies and values are those of the sampling. What top-k hides
-  (`objective/kl_full`) comes from stored hidden states.
+  (`objective/kl_full`) comes from stored hidden states. Of an engine's or the caller's responses, `reading` computes them once,
+  after all rounds of a dialogue.
+- **Where an engine samples, it is the behaviour policy**: `ppo.engine_weights` and `objective/gain` divide by its probabilities.
+  The check of the first ratios compares two readings of ours, and says nothing of the engine; `checks.check_engine` does.
 - **The host waits for a GPU once per minibatch**, when it reads the statistics of all microbatches and the gradient norms
   together (`iteration_metrics.read`).
 - **Every rank makes the same microbatches** (`update.minibatch_sizes`). A rank with fewer rows adds a blank episode, whose loss

@@ -268,9 +268,7 @@ def test_the_weights_are_those_of_trl(cap):
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
-    start = source.index(
-        "mask = completion_mask if tool_mask is None else completion_mask * tool_mask\n" + " " * 16 + "per_token"
-    )
+    start = source.index("per_token_logps_diff = (old_per_token_logps")
     lines = " " * 16 + source[start : source.index("# Compute the per-token log probabilities for the reference model")]
     torch.manual_seed(0)
     ours, theirs, mask = torch.randn(5, 9) - 3, torch.randn(5, 9) - 3, torch.rand(5, 9) < 0.7
