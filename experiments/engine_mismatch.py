@@ -3,7 +3,7 @@
 python -m experiments.engine_mismatch --url http://127.0.0.1:18101 --model_path fetched/smollm2 --precision fp32
 
 The server is that of docs/SCALING.md, started with the model and `--dtype` of the same precision. Prints a row of the table in
-docs/SCALING.md: the noise that the run measures itself, the mismatch of three honest iterations, and that of a rollout after each
+docs/SCALING.md: the noise that the run measures itself, the mismatch of two honest iterations, and that of a rollout after each
 for which the new adapter was not sent. Nats for each token, at temperature 0.7.
 """
 
@@ -18,7 +18,7 @@ from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.training.iteration_metrics import engine_metrics
 from rlhf_dialog.training.rollout import collect_rollout
 
-ITERATIONS = 3
+ITERATIONS, RESPONSES, TOKENS = 2, 16, 16
 
 
 def vowels(prompts: list[str], completions: list[str]) -> list[float]:
@@ -31,7 +31,13 @@ def main() -> None:
         parser.add_argument(f"--{name}", default=default)
     parser.add_argument("--data_path", default="fetched/chitchat")
     asked = parser.parse_args()
-    keys = {"rollout_batch_size": 32, "max_iterations": 10, "run_dir": "runs", "experiment_name": "engine_mismatch"}
+    keys = {
+        "rollout_batch_size": RESPONSES,
+        "max_new_tokens": TOKENS,
+        "max_iterations": 10,
+        "run_dir": "runs",
+        "experiment_name": "engine_mismatch",
+    }
     keys |= {"model_path": asked.model_path, "precision": asked.precision, "engine": {"urls": [asked.url]}}
     agent = PPOAgent.from_config("ask_back.yaml", vowels, **keys, **{"env.args.data_path": asked.data_path})
     trainer = agent.build()
