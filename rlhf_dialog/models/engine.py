@@ -59,7 +59,7 @@ class Reply(NamedTuple):
 
 
 class Engine:
-    """The servers of a run, which have the policy's weights under `model` once a process has sent them.
+    """The servers of a run, which have the policy's weights under `model` once rank 0 has sent them.
 
     `run_folder` identifies the run: what its earlier processes left on servers and in the folder is found by name, and no other.
     Raises UserError for an address or a token that cannot be.
@@ -78,6 +78,8 @@ class Engine:
         self.roots: list[str] = [""] * len(self.urls)  # and where it has read it
         headers = {"Content-Type": "application/json"} | authorization(config.token_env, "engine.token_env")
         self.clients = []
+        if len({*self.urls}) < len(self.urls):
+            raise UserError("engine.urls: names a server twice; name each once")
         for number, url in enumerate(self.urls):
             parts = address_parts(url, f"engine.urls.{number}")
             if parts.query or parts.fragment:
@@ -87,7 +89,7 @@ class Engine:
     # -- requests
 
     def ask(self, number: int, path: str, body: Any = None, retries: int | None = None) -> Any:
-        """What a server answers, as JSON, or as text. Raises RunStopped after the last retry, with what the server says."""
+        """The answer of a server, as JSON; None where only its status counts. Raises RunStopped with what the server says."""
         client, retries = self.clients[number], self.retries if retries is None else retries
         content = None if body is None else json.dumps(body, allow_nan=False).encode()
         for attempt in range(1, retries + 2):
@@ -113,7 +115,6 @@ class Engine:
 
         `size`: the number of token ids. Raises RunStopped at the first fault; no further request begins then.
         """
-
         failed, gate = threading.Event(), threading.Semaphore(AT_ONCE)
 
         def complete(number: int, body: dict[str, Any]) -> list[Reply]:

@@ -324,6 +324,7 @@ def test_the_default_folder_is_this_users_alone(monkeypatch, tmp_path):
     ("keys", "words"),
     [
         ({"urls": ["ftp://a"]}, "engine.urls.0"),
+        ({"urls": ["http://127.0.0.1:1", "http://127.0.0.1:1/"]}, "twice"),
         ({"urls": ["http://127.0.0.1:1", "http://me:secret@host"]}, "engine.urls.1"),
         ({"urls": ["http://127.0.0.1:1/?key=secret"]}, "engine.urls.0"),
         ({"urls": ["http://127.0.0.1:1"], "token_env": "NO_SUCH_TOKEN"}, "engine.token_env"),
