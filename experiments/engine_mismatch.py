@@ -10,6 +10,7 @@ for which the new adapter was not sent. Nats for each token, at temperature 0.7.
 import argparse
 from dataclasses import replace
 from statistics import mean
+from typing import Any
 
 import torch
 
@@ -31,15 +32,10 @@ def main() -> None:
         parser.add_argument(f"--{name}", default=default)
     parser.add_argument("--data_path", default="fetched/chitchat")
     asked = parser.parse_args()
-    keys = {
-        "rollout_batch_size": RESPONSES,
-        "max_new_tokens": TOKENS,
-        "max_iterations": 10,
-        "run_dir": "runs",
-        "experiment_name": "engine_mismatch",
-    }
+    keys: dict[str, Any] = {"rollout_batch_size": RESPONSES, "max_new_tokens": TOKENS, "max_iterations": 10}
     keys |= {"model_path": asked.model_path, "precision": asked.precision, "engine": {"urls": [asked.url]}}
-    agent = PPOAgent.from_config("ask_back.yaml", vowels, **keys, **{"env.args.data_path": asked.data_path})
+    keys |= {"run_dir": "runs", "experiment_name": "engine_mismatch", "env.args.data_path": asked.data_path}
+    agent = PPOAgent.from_config("ask_back.yaml", vowels, **keys)
     trainer = agent.build()
     assert trainer.rollout_engine is not None
     speaker = trainer.rollout_engine.speaker
