@@ -12,7 +12,7 @@ from rlhf_dialog.config.schema import EngineConfig
 from rlhf_dialog.environments.base import EpisodeLimits
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.engine import PROBE, Engine, EngineResponder
-from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.models.generation import Sampling, random_numbers
 from rlhf_dialog.training.reading import read_policy
 from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.trainer import RolloutEngine
@@ -90,6 +90,10 @@ def test_a_group_is_one_request_and_its_replies_are_those_of_the_policy(trainer,
     rows = zip(found.tokens.response_ids, found.tokens.response_mask, strict=True)
     ends = [speaker.stop.find_ends(ids[mask][None])[0] for ids, mask in rows]
     assert found.truncated.tolist() == [not end for end in ends]
+    of_seeds = [torch.Generator().manual_seed(seeds[0] + i) for i in (0, 1)]
+    uniform = torch.cat([random_numbers(1, speaker.sampling, torch.device("cpu"), seed) for seed in of_seeds])
+    expected = speaker.local().generate(speaker.batch([[5, 6]] * 2), uniform)
+    assert speaker.read(expected) == [speaker.read(found)[row] for row in (0, 2)]
     assert len({tuple(ids.tolist()) for ids in found.tokens.response_ids[[0, 2, 3]]}) > 1  # equal prompts, other seeds
 
 
