@@ -69,6 +69,7 @@ def check_together(config: Any) -> None:
     if not config.reference and given:
         raise ValueError(f"reference: false, but {given[0]} needs a reference; leave one of them out")
     _check_networks(config)
+    _check_engine(config)
     if config.guard and not config.eval_interval:
         raise ValueError("guard: watches at each validation; set eval_interval too, for example to 5")
     if config.guard and config.environment:
@@ -142,6 +143,19 @@ def _check_networks(config: Any) -> None:
         estimator = f"advantage_estimator: {config.advantage_estimator}"
         key = "use_share_model: true" if config.use_share_model else estimator
         raise ValueError(f"critic_class: under {key} there is no separate critic; leave one of them out")
+
+
+def _check_engine(config: Any) -> None:
+    """Raises ValueError for an engine beside keys that it cannot follow."""
+    if config.engine is None:
+        return
+    if config.top_k or config.top_p < 1:
+        key = f"top_k: {config.top_k}" if config.top_k else f"top_p: {config.top_p:g}"
+        raise ValueError(f"engine: does not tell which tokens {key} leaves; set top_k: 0 and top_p: 1")
+    if config.engine.weights == "adapter" and not config.use_lora:
+        raise ValueError("engine: weights: adapter needs use_lora: true; set it, or weights: files")
+    if config.model_class:
+        raise ValueError("engine: vLLM has no network of your own (model_class); leave one of them out")
 
 
 def check_precision(config: Any) -> None:

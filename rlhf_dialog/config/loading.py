@@ -124,7 +124,7 @@ def load_settings(
 def replace_keys(settings: S, values: dict[str, Any]) -> S:
     """The settings with new `values`, checked like a file; defaults that depend on them are recomputed. Raises UserError."""
     replaced = _validate(type(settings), settings.model_dump(exclude_unset=True) | values, "arguments", [])
-    replaced._folder = settings.folder
+    replaced._folder = settings.source_folder
     return replaced
 
 

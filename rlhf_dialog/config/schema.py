@@ -342,6 +342,32 @@ class GuardConfig(Settings):
     judge: ClassConfig = Field(description="a registered reward outside of reward_class: {id, args}")
 
 
+class EngineConfig(Settings):
+    """vLLM servers beside the run, which write the responses of training."""
+
+    urls: list[str] = Field(
+        min_length=1, max_length=1000, description="addresses of the servers, which share the prompts"
+    )
+    folder: str | None = Field(
+        None,
+        description="where weights are written for the servers, which read them by the same path; default: "
+        "/dev/shm/rlhf_dialog-<user number>",
+    )
+    weights: Literal["auto", "adapter", "files"] = Field(
+        "auto",
+        description="what is sent before each rollout. adapter: the LoRA adapter; files: all weights, for which the servers need "
+        "VLLM_SERVER_DEV_MODE=1; auto: adapter with use_lora, else files",
+    )
+    timeout_s: float = Field(600.0, ge=0.001, le=86400, description="seconds for one request")
+    retries: int = Field(2, ge=0, le=100, description="how often a request is sent again, before the run stops")
+    cap: Positive = Field(
+        2.0, description="largest weight of a token in the policy loss: its probability by the policy / by the engine"
+    )
+    token_env: str | None = Field(
+        None, description="environment variable whose text is sent as `Authorization: Bearer <text>`"
+    )
+
+
 class Config(
     RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, ChatKeys, RewardKeys, PPOKeys, DeepSpeedKeys, DoubledKeys
 ):
@@ -356,6 +382,11 @@ class Config(
         None,
         description="check at each validation (eval_interval) whether the score rises while a judge falls: {action, judge: "
         "{id, args}}, see docs/READING_A_RUN.md",
+    )
+    engine: EngineConfig | None = Field(
+        None,
+        description="vLLM writes the responses of training: {urls, folder, weights, timeout_s, retries, cap, token_env}, see "
+        "docs/SCALING.md",
     )
     model_class: ClassConfig | None = Field(
         None,

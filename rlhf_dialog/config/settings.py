@@ -41,7 +41,7 @@ class Settings(BaseModel):
     _folder: Path | None = PrivateAttr(None)
 
     @property
-    def folder(self) -> Path | None:
+    def source_folder(self) -> Path | None:
         """The folder of the file from which the settings were read."""
         return self._folder
 

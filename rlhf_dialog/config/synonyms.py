@@ -11,6 +11,7 @@ critic_warmup: freezing_actor_steps
 deepspeed_config: zero_stage deepspeed
 device: use_cpu no_cuda
 dual_clip_coeff: dual_clip
+engine: use_vllm vllm_mode vllm_num_engines vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout
 entropy_coef: entropy_loss_coef ent_coef
 env.args.columns: input_key label_key input_template
 env.args.data_path: dataset_name dataset query_dataset prompt_data train_dataset

@@ -86,7 +86,7 @@ def _engine_document(config: Config) -> tuple[str, dict[str, Any]]:
     """Where the settings are from, and the JSON."""
     file, stage = answer("ACCELERATE_DEEPSPEED_CONFIG_FILE"), answer("ACCELERATE_DEEPSPEED_ZERO_STAGE")
     if config.deepspeed_config is not None:
-        return read_engine_file(config.deepspeed_config, config.folder, "deepspeed_config")
+        return read_engine_file(config.deepspeed_config, config.source_folder, "deepspeed_config")
     if file not in ("", "none"):
         return read_engine_file(file, Path(), "deepspeed_config_file")
     if not stage:
@@ -147,7 +147,7 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
         return FrozenSettings(3, policy.offload_param) if policy is not None and policy.stage == 3 else None
     given = {where: name for where, name in asked.items() if name is not None}
     where, name = next(iter(given.items()), (key, FROZEN_DEFAULT))
-    source, raw = (name, OFFLOADED) if name == FROZEN_DEFAULT else read_engine_file(name, config.folder, where)
+    source, raw = (name, OFFLOADED) if name == FROZEN_DEFAULT else read_engine_file(name, config.source_folder, where)
     zero = _block(_without_auto(raw), "zero_optimization", source)
     stage, offload = zero.get("stage", 0), _device(zero, "offload_param") == "cpu"
     if stage not in (0, 3):

@@ -35,6 +35,7 @@ from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.publish import check_push, push_agent
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service, after_iteration, end_iteration, end_with
+from rlhf_dialog.runs.services.engine import EngineService
 from rlhf_dialog.runs.services.guard import RunGuard
 from rlhf_dialog.runs.services.interrupts import Interrupts
 from rlhf_dialog.runs.services.ledger import LedgerService
@@ -170,10 +171,11 @@ class PPOAgent:
             source, validation = self.read_source(reward)
         if validation:
             world.on_main(validation.check)
+        engine = EngineService(config, self.run_folder, world) if config.engine else None
         if locks:
             world.on_main(lambda: locks.enter_context(lock_folder(self.run_folder)))
             self._check_folder()  # for what another run has left there since
-            self.services = self.build_services(validation)
+            self.services = (*((engine,) if engine else ()), *self.build_services(validation))
             end_with(locks, self.services)
         with world.fail_together():
             models = load_models(config, world.device)
@@ -189,6 +191,8 @@ class PPOAgent:
         identity.refuse_other_ranks(config, self._identity, world)
         self.trainer = PPOTrainer(config, models, source, reward, vec_info, world)
         settle_sizes(self.trainer)
+        if engine:
+            engine.attach(self.trainer)
         report_size(self.trainer, source, validation, memory)
         return self.trainer
 

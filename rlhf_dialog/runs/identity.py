@@ -94,7 +94,7 @@ def settings_of(config: Config) -> dict[str, Any]:
     kept = [name for name in names if name not in (*SHARED_KEYS, *BATCH_KEYS, *FREE_KEYS)]
     if config.use_linear_lr_decay:
         kept += END_KEYS
-    return {name: getattr(config, name) for name in kept}
+    return {name: getattr(config, name) for name in kept} | {"engine": config.engine and config.engine.model_dump()}
 
 
 def differences(now: dict[str, Any], then: Any, here: str = "here", there: str = "in the checkpoint") -> list[str]:

@@ -193,7 +193,7 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
     monkeypatch.setattr("builtins.input", lambda _: "quit")
     write_data(tmp_path / "data", 25)
     (tmp_path / "secret.txt").write_text(SECRET)
-    with serving(ones) as server:
+    with serving(ones) as server, serving(ones) as engine:
         reward = {"id": "RemoteReward", "args": {"url": server.url, "token_env": "HF_TOKEN", "retries": 0}}
         for name in ("evil", "quiet_run"):
             save_run(tmp_path / name, str(tmp_path / "data"), 1)
@@ -203,6 +203,7 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
                 "trust_remote_code": True,
                 "allow_pickle_weights": True,
                 "env": {"args": {"data_path": "stranger/data"}},
+                "engine": {"urls": [engine.url], "token_env": "HF_TOKEN"},
             },
         }
         for folder in ("evil", "evil/agent"):
@@ -226,7 +227,7 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
         own |= {"rollout_batch_size": 2, "max_new_tokens": 4, "max_prompt_length": 60, "run_dir": "out"}
         (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
         tmp_path.joinpath("out").mkdir()
-        yield tmp_path, lambda: [*server.requests, *hub_server.requests]
+        yield tmp_path, lambda: [*server.requests, *hub_server.requests, *engine.paths], engine.paths
 
 
 def written(folder):
@@ -294,7 +295,7 @@ def code_of(words):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_nothing_is_asked_shown_or_written_elsewhere(place, name, capfd):
-    folder, asked = place
+    folder, asked, _ = place
     before = written(folder)
     code = code_of(words_of(name, COMMANDS[name]))
     said = "".join(capfd.readouterr())
@@ -311,11 +312,20 @@ def test_trusted_it_is_asked(place, name, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)  # the Hub's library asks again, and waits
     code_of(words_of(name, CONTROLS[name]))
     assert place[1]() != []
+    assert place[2] == []  # an engine is for training alone, after the models are there
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["chat", "export", "push-to-hub", "report", "plot-run", "feedback init"])
+def test_an_engine_of_a_found_configuration_is_never_asked(place, name):
+    trusted = ["--trust_config"] if name in ("chat", "export") else []
+    code_of([*words_of(name, COMMANDS[name]), *trusted])
+    assert place[2] == []
 
 
 @pytest.mark.slow
 def test_a_run_that_goes_on_has_the_users_own_settings(place):
-    folder, asked = place
+    folder, asked, _ = place
     train = ["train", "--config", "own.yaml", "--max_iterations", "1", "--experiment_name", "new"]
     assert main(train) == 0
     hostile = (folder / "evil/config.yaml").read_bytes()
