@@ -11,8 +11,9 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_dialog import user_code
@@ -79,6 +80,8 @@ class Scorer:
     skip_unscored: bool = False  # True: None, NaN and inf become NaN in Scores
     timeout_s: float | None = None  # for all parts together
     truncation_penalty: float = 0.0
+    overlong_penalty_tokens: int = 0  # see `truncation_penalties`
+    max_new_tokens: int = 0
     sizes: PartSizes = field(default_factory=PartSizes)  # dialogues at a time, where a GPU has no memory for all
     around: Callable[[], AbstractContextManager[None]] = nullcontext  # calls of user code
 
@@ -120,9 +123,11 @@ class Scorer:
 
         return scores
 
-    def subtract_truncation_penalty(self, totals: NDArray[Any], truncated: NDArray[Any]) -> NDArray[Any]:
-        """`totals` (N,) less the penalty where `truncated` (N,), in float64: the score of rollouts and evaluations."""
-        return totals - self.truncation_penalty * truncated
+    def subtract_truncation_penalty(
+        self, totals: NDArray[Any], truncated: NDArray[Any], lengths: NDArray[Any]
+    ) -> NDArray[Any]:
+        """`totals` (N,) less `truncation_penalties` (N,), in float64: the score of rollouts and evaluations."""
+        return totals - truncation_penalties(self, truncated, lengths)
 
     def _around(self, parts: dict[str, Part]) -> AbstractContextManager[None]:
         return self.around() if any(runs_user_code(part.reward) for part in parts.values()) else nullcontext()
@@ -201,6 +206,33 @@ class Scorer:
             text = "%s gave no score for %d of %d dialogues (the first is number %d: %s); they are left out"
             logger.warning(text, who, len(missing), len(values), missing[0], _shown(values[missing[0]]))
         return scores
+
+
+class PenaltyKeys(Protocol):
+    """The keys of the YAML that shape the penalty on long replies."""
+
+    @property
+    def truncation_penalty(self) -> float: ...
+    @property
+    def overlong_penalty_tokens(self) -> int: ...
+    @property
+    def max_new_tokens(self) -> int: ...
+
+
+def penalty_keys(keys: PenaltyKeys) -> tuple[float, int, int]:
+    """The three keys in the order of `Scorer`."""
+    return keys.truncation_penalty, keys.overlong_penalty_tokens, keys.max_new_tokens
+
+
+def truncation_penalties(keys: PenaltyKeys, truncated: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
+    """The penalty (N,) of replies that are `truncated` (N,).
+
+    With `overlong_penalty_tokens` k instead by their `lengths` (N,) in tokens, with the end token: it grows linearly over the
+    last k of `max_new_tokens` (Yu et al. 2025, arXiv 2503.14476, eq. 13).
+    """
+    if not (ramp := keys.overlong_penalty_tokens):
+        return keys.truncation_penalty * truncated
+    return keys.truncation_penalty * np.clip((lengths - (keys.max_new_tokens - ramp)) / ramp, 0, 1)
 
 
 def _as_float(number: Any) -> float:

@@ -15,6 +15,7 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.generation import Responder
 from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.masks import last_run_lengths
 from rlhf_dialog.models.part_sizes import REFERENCE, lacks_memory
 from rlhf_dialog.models.policy import compare_unfiltered
 from rlhf_dialog.models.token_batch import TokenBatch, send
@@ -96,6 +97,9 @@ class Rollout:
     rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer, perhaps whitened
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
+    loss_weights: Tensor = field(
+        default_factory=lambda: torch.empty(0)
+    )  # (B, T), of `loss_average`, set by the trainer
     targets: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), returns in the units of `values`
 
     def __len__(self) -> int:
@@ -192,7 +196,8 @@ def collect_rollout(
     with clock.measure("reward"):
         reward_scores = scoring()
         totals = np.array(reward_scores.total, dtype=np.float64)
-        totals = scorer.subtract_truncation_penalty(totals, episodes.responses.truncated.numpy())
+        lengths = last_run_lengths(episodes.responses.tokens.response_mask)
+        totals = scorer.subtract_truncation_penalty(totals, episodes.responses.truncated.numpy(), lengths.numpy())
         precision = torch.promote_types(torch.get_default_dtype(), episodes.responses.logprobs.dtype)
         scores = torch.from_numpy(totals).to(precision)
         if scores.isinf().any() or (scores.isnan().any() and not scorer.skip_unscored):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.config.batch_plan import batch_plan
-from rlhf_dialog.config.estimators import ESTIMATORS
+from rlhf_dialog.config.registry import AdvantageFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
@@ -28,7 +28,7 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.rewards.base import BaseReward, runs_user_code
-from rlhf_dialog.rewards.scoring import Scorer, begin_scoring, load_state, state_of
+from rlhf_dialog.rewards.scoring import Scorer, begin_scoring, load_state, penalty_keys, state_of
 from rlhf_dialog.training import checks, iteration_metrics, ppo
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList, newest_turns
 from rlhf_dialog.training.external_rollout import Given, external_rollout, read_episodes
@@ -36,17 +36,10 @@ from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.rollout import Rollout, collect_rollout, drop_unscored
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 from rlhf_dialog.training.update import PPOUpdate
+from rlhf_dialog.user_code import as_user_error
 
 logger = logging.getLogger(__name__)
 NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # null in metrics.jsonl
-AdvantageFunction = Callable[[Tensor, Tensor, Tensor, Tensor, ppo.Credit], tuple[Tensor, Tensor]]
-# (rewards, penalties, values, response_mask, credit) -> advantages, returns
-ADVANTAGES: dict[str, AdvantageFunction] = {
-    "gae": ppo.gae_advantages,
-    "grpo": ppo.grpo_advantages,
-    "rloo": ppo.rloo_advantages,
-    "reinforce_pp": ppo.reinforce_pp_advantages,
-}
 
 
 class PPOTrainer:
@@ -79,8 +72,8 @@ class PPOTrainer:
             GenerationLimits(sizes=self.sizes),
             config.context_size,
         )
-        skip, penalty = config.on_reward_error == "skip", config.truncation_penalty
-        self.scorer = Scorer(reward, skip, config.reward_timeout_s, penalty, self.sizes, self.around_reward)
+        skip, penalty = config.on_reward_error == "skip", penalty_keys(config)
+        self.scorer = Scorer(reward, skip, config.reward_timeout_s, *penalty, self.sizes, self.around_reward)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
         if isinstance(self.prompts, PromptList):
             self.sampler = PromptSampler(len(self.prompts), config.seed)
@@ -160,6 +153,9 @@ class PPOTrainer:
             earned, penalties, values, mask, config, self.world, iteration
         )
         rollout.targets = rollout.returns
+        rollout.loss_weights = ppo.loss_weights(
+            mask, config.loss_average, config.max_new_tokens, rollout.logprobs, self.world.sum
+        )
         if self.value_norm is not None and self.estimator.needs_critic:
             self.value_norm.update(rollout.returns, mask, self.world.sum)
             rollout.targets = self.value_norm.normalize(rollout.returns)
@@ -362,9 +358,15 @@ def estimate_advantages(
     them, is left out.
     """
     gae_lambda, by_turn = config.gae_lambda if config.use_gae else 1.0, config.credit == "turn"
-    credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt, by_turn=by_turn)
-    estimator = ESTIMATORS[config.advantage_estimator]
-    advantages, returns = ADVANTAGES[estimator.name](earned, penalties, values, response_mask, credit)
+    credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt, by_turn, config.group_std)
+    estimator = config.estimator
+    function, who = AdvantageFactory.find(estimator.name), f"advantage_estimator '{estimator.name}'"
+    with nullcontext() if function.__module__.startswith("rlhf_dialog.") else as_user_error(who):
+        advantages, returns = function(earned, penalties, values, response_mask, credit)
+    for x in (advantages, returns):
+        if x.shape != values.shape:
+            wanted = f"two tensors {tuple(values.shape)}, advantages and returns"
+            raise UserError(f"{who}: returned a tensor {tuple(x.shape)}; it must return {wanted}")
     statistics: Metrics = {}
     all_flat = False
     if estimator.needs_groups:

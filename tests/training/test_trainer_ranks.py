@@ -53,6 +53,14 @@ def test_two_ranks_make_the_step_of_one(monkeypatch):
         ([[0, 1, 2, 3, 4, 5, 6], []], {"use_share_model": False}, True),
         ([[0, 1, 2], [3, 4], [5, 6]], {"per_device_microbatch_size": 1, "top_k": 20, "use_valuenorm": False}, True),
         (
+            [[0, 1, 2, 3], [4, 5]],
+            {
+                **{"advantage_estimator": "grpo", "num_responses_per_prompt": 2, "rollout_batch_size": 6},
+                **{"loss_average": "response", "ratio": "sequence", "kl_in": "loss", "per_device_microbatch_size": 1},
+            },
+            True,
+        ),
+        (
             [[], [0, 1, 2, 3]],
             {"advantage_estimator": "grpo", "num_responses_per_prompt": 2, "rollout_batch_size": 4},
             True,
