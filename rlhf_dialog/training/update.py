@@ -260,12 +260,13 @@ class PPOUpdate:
         )
         with as_user_error(who) if is_own else nullcontext():
             loss, sums = self.policy_loss(inputs)
-        if wrong := [x for x in (loss, *sums.values()) if not isinstance(x, Tensor) or x.dim()]:
+            scalars = {f"ppo/{name}": x for name, x in sums.items()}
+        if wrong := [x for x in (loss, *scalars.values()) if not isinstance(x, Tensor) or x.dim()]:
             found = f"a tensor {tuple(wrong[0].shape)}" if isinstance(wrong[0], Tensor) else type(wrong[0]).__name__
             raise UserError(
                 f"{who}: returned {found}; it must return the loss, a scalar tensor, and a dict of such scalars"
             )
-        return loss, {f"ppo/{name}": x.detach() for name, x in sums.items()}
+        return loss, {name: x.detach() for name, x in scalars.items()}
 
     def predict(self, microbatch: Microbatch) -> Predictions:
         """The predictions of policy and critic for the microbatch's tokens, each (B, T)."""
