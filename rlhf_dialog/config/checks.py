@@ -108,6 +108,9 @@ def _check_losses(config: Any) -> None:
         raise ValueError("loss_average: length divides by max_new_tokens, the length of one reply; use response")
     if not config.group_std and config.advantage_estimator != "grpo":
         raise ValueError(f"group_std: is a key of grpo, found {config.advantage_estimator}; leave one of them out")
+    if config.resample_flat_groups and (config.environment or config.num_responses_per_prompt < 2):
+        found = "an environment" if config.environment else "one response to each prompt (num_responses_per_prompt)"
+        raise ValueError(f"resample_flat_groups: compares the responses to one prompt of a data set, found {found}")
     ramp = config.overlong_penalty_tokens
     if ramp >= config.max_new_tokens:
         raise ValueError(

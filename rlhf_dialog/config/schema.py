@@ -207,6 +207,12 @@ class PPOKeys(Settings):
     group_std: bool = Field(
         True, description="of grpo: divide by the standard deviation of the group's rewards; false: Dr. GRPO"
     )
+    resample_flat_groups: int = Field(
+        0,
+        ge=0,
+        description="up to so many further rounds of prompts in place of those whose responses all have the same reward (dynamic "
+        "sampling of DAPO, arXiv 2503.14476); needs several responses to each prompt",
+    )
     use_adv_normalize: bool = Field(True, description="whiten the advantages once over the whole rollout")
     clip_param: Positive = Field(0.2, description="clip range of the ratio, and of the value in the clipped value loss")
     clip_param_high: MaybePositive = Field(

@@ -46,6 +46,12 @@ KEYS = [  # lines of a YAML, in place of those of the same keys: words of the on
     ("advantage_estimator: grpo\nrollout_batch_size: 6", "rollout_batch_size", "6", "multiple of 4"),
     ("advantage_estimator: grpo\nwhiten_rewards: true", "whiten_rewards", "grpo"),
     ("advantage_estimator: rloo\ncredit: turn", "credit", "rloo"),
+    ("resample_flat_groups: 2", "resample_flat_groups", "num_responses_per_prompt"),
+    (
+        "resample_flat_groups: 2\nenvironment: {id: restaurant}\nnum_responses_per_prompt: 2",
+        "resample_flat_groups",
+        "environment",
+    ),
     ("policy_loss: cipso", "policy_loss: found 'cipso'", "did you mean 'cispo'"),
     ("policy_loss: cispo\ndual_clip_ppo: true", "policy_loss: cispo", "dual_clip_ppo"),
     ("policy_loss: cispo\nratio: sequence\nadvantage_estimator: grpo", "ratio: sequence", "cispo"),
