@@ -14,12 +14,14 @@ runtime.spin_briefly()
 runtime.grow_segments()
 registry.OFFERED.update({kind: wings.registered_ids(kind) for kind in ("environment", "policy", "baseline")})
 _HOME = {
+    "AdvantageFactory": "config.registry",
     "BaseReward": "rewards.base",
     "ChatAgent": "models.chat_agent",
     "CompositeReward": "rewards.composite",
     "Config": "config.schema",
     "Dialogue": "data.dialogue",
     "EnvironmentFactory": "config.registry",
+    "LossFactory": "config.registry",
     "MetricFactory": "config.registry",
     "ModelFactory": "config.registry",
     "NLPReward": "rewards.nlp_reward",

@@ -37,7 +37,7 @@ from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
 from rlhf_dialog.rewards.meteor import meteor_variant
-from rlhf_dialog.rewards.scoring import Scorer
+from rlhf_dialog.rewards.scoring import Scorer, penalty_keys
 from rlhf_dialog.terminal import Console
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def build_judges(options: EvaluateOptions, task: Task) -> "Judges":
     if run and reward:
         skip = run.config.on_reward_error == "skip"
         around = partial(generators_of_users, options.seed, World())
-        scorer = Scorer(reward, skip, run.config.reward_timeout_s, run.config.truncation_penalty, around=around)
+        scorer = Scorer(reward, skip, run.config.reward_timeout_s, *penalty_keys(run.config), around=around)
     judges = judges_by(scorer)
     if options.intent_model and not (judges.intent and classifiers):
         judges.intent = Intent(options.intent_model, precision="fp32").move_to(options.device)
@@ -296,6 +296,7 @@ def record_settings(
         "best_of": options.best_of,
         **({"draws": options.draws} if options.draws > 1 else {}),
         "truncation_penalty": judges.scorer.truncation_penalty if judges.scorer else None,
+        "overlong_penalty_tokens": judges.scorer.overlong_penalty_tokens if judges.scorer else None,
         "meteor": meteor_variant(judges.wordnet),
         "sacrebleu_tokenize": "intl",
         "distinct_block": measure.BLOCK,

@@ -281,4 +281,4 @@ def check_run_keys(path: Path, overrides: dict[str, Any], own_file: str | None) 
         if own_file:
             register(own_file)
         load_config(path, overrides)
-        raise
+        return check_keys(Config, path, overrides)  # of the estimators and losses that the file has registered

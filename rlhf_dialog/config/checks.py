@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
-from rlhf_dialog.config.estimators import names
+from rlhf_dialog.config.registry import AdvantageFactory
 from rlhf_dialog.errors import nearest
 from rlhf_dialog.terminal import visible
 
@@ -80,6 +80,7 @@ def check_together(config: Any) -> None:
         )
     if config.credit == "turn" and not config.estimator.needs_critic:
         raise ValueError(f"credit: turn needs a critic, which {estimator} has not; change one of them")
+    _check_losses(config)
     if config.kl_in == "loss" and config.kl_estimator != "k1":
         raise ValueError(
             f"kl_estimator: kl_in: loss is exact, without an estimator, found {config.kl_estimator}; leave one out"
@@ -90,6 +91,34 @@ def check_together(config: Any) -> None:
     if config.use_deepspeed and (config.use_lora or config.uses_fp16):
         key = "use_lora" if config.use_lora else "precision" if config.use_amp is None else "amp_dtype"
         raise ValueError(f"{key}: is not supported with use_deepspeed; use DDP or, for LoRA, FSDP2 (use_fsdp: true)")
+
+
+def _check_losses(config: Any) -> None:
+    """Raises ValueError for keys of the policy loss and of its recipes that contradict each other."""
+    is_sequence, is_cispo = config.ratio == "sequence", config.policy_loss == "cispo"
+    rivals = {
+        "dual_clip_ppo: true": config.dual_clip_ppo and (is_sequence or is_cispo),
+        "policy_loss: cispo": is_sequence and is_cispo,
+        f"advantage_estimator: {config.advantage_estimator}, whose advantages differ by token": is_sequence
+        and config.estimator.needs_critic,
+    }
+    if given := [key for key, is_given in rivals.items() if is_given]:
+        key = "ratio: sequence" if is_sequence else "policy_loss: cispo"
+        raise ValueError(f"{key}: is not defined with {given[0]}; change one of them")
+    if config.loss_average == "length" and config.environment:
+        raise ValueError("loss_average: length divides by max_new_tokens, the length of one reply; use response")
+    if not config.group_std and config.advantage_estimator != "grpo":
+        raise ValueError(f"group_std: is a key of grpo, found {config.advantage_estimator}; leave one of them out")
+    if config.resample_flat_groups and (config.environment or config.num_responses_per_prompt < 2):
+        found = "an environment" if config.environment else "one response to each prompt (num_responses_per_prompt)"
+        raise ValueError(f"resample_flat_groups: compares the responses to one prompt of a data set, found {found}")
+    ramp = config.overlong_penalty_tokens
+    if ramp >= config.max_new_tokens:
+        raise ValueError(
+            f"overlong_penalty_tokens: must be below max_new_tokens ({config.max_new_tokens}), found {ramp}"
+        )
+    if ramp and not config.truncation_penalty:
+        raise ValueError("overlong_penalty_tokens: gives truncation_penalty its shape, which is 0; set it, too")
 
 
 def without_prompts(values: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +154,8 @@ def _check_networks(config: Any) -> None:
     if config.critic_path and not has_separate_critic:
         raise ValueError(
             "critic_path: only a separate critic has a start of its own (use_share_model: false, use_lora: false, and an "
-            f"advantage_estimator with a critic: {', '.join(names('needs_critic'))}); change them, or leave critic_path out"
+            f"advantage_estimator with a critic: {', '.join(AdvantageFactory.names_with('needs_critic'))}); change them, or "
+            "leave critic_path out"
         )
     has_head = config.estimator.needs_critic and config.use_share_model and not config.use_deepspeed
     if config.critic_warmup and not (has_separate_critic or has_head):

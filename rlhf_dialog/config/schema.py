@@ -5,10 +5,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
-from rlhf_dialog.config import estimators
 from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
-from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.problems import listed, sentences
+from rlhf_dialog.config.registry import AdvantageFactory, Formula, LossFactory
 from rlhf_dialog.config.settings import (
     AsksPrecision,
     ChatKeys,
@@ -26,6 +25,9 @@ Count = Annotated[int, Field(ge=1, le=10**6)]
 Amount = Annotated[float, Field(ge=0, le=10**6)]
 Positive = Annotated[float, Field(gt=0, le=10**6)]
 MaybePositive = Annotated[float | None, Field(gt=0, le=10**6)]
+WITH_CRITIC, WITH_GROUPS = (
+    " and ".join(AdvantageFactory.names_with(needs)) for needs in ("needs_critic", "needs_groups")
+)
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
 
 
@@ -148,13 +150,13 @@ class MemoryKeys(Settings):
 class PPOKeys(Settings):
     """PPO"""
 
-    advantage_estimator: Annotated[str, OneOf(ESTIMATORS)] = Field(
-        "gae", description=f"only {' and '.join(estimators.names('needs_critic'))} trains a critic"
+    advantage_estimator: Annotated[str, OneOf(AdvantageFactory.formulas)] = Field(
+        "gae", description=f"only {WITH_CRITIC} trains a critic; or one of your own, see docs/EXTENDING.md"
     )
     num_responses_per_prompt: Count = Field(
         BY_ESTIMATOR,
         validate_default=True,
-        description=f"responses to each prompt; default: 1, or 4 for {' and '.join(estimators.names('needs_groups'))}",
+        description=f"responses to each prompt; default: 1, or 4 for {WITH_GROUPS}",
     )
     episode_length: Count = Field(
         128, description="OpenRL's tokens per environment and iteration; see rollout_batch_size"
@@ -194,7 +196,7 @@ class PPOKeys(Settings):
         0.99,
         ge=0,
         le=1,
-        description=f"discount factor per response token; no effect on {' and '.join(estimators.names('needs_groups'))}",
+        description=f"discount factor per response token; no effect on {WITH_GROUPS}",
     )
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation")
     credit: Literal["token", "turn"] = Field(
@@ -202,8 +204,36 @@ class PPOKeys(Settings):
         description="step of generalised advantage estimation, which gamma and gae_lambda count: a token of the policy, or a "
         "whole turn of a dialogue",
     )
+    group_std: bool = Field(
+        True, description="of grpo: divide by the standard deviation of the group's rewards; false: Dr. GRPO"
+    )
+    resample_flat_groups: int = Field(
+        0,
+        ge=0,
+        description="up to so many further rounds of prompts in place of those whose responses all have the same reward (dynamic "
+        "sampling of DAPO, arXiv 2503.14476); needs several responses to each prompt",
+    )
     use_adv_normalize: bool = Field(True, description="whiten the advantages once over the whole rollout")
     clip_param: Positive = Field(0.2, description="clip range of the ratio, and of the value in the clipped value loss")
+    clip_param_high: MaybePositive = Field(
+        None, description="upper clip range of the ratio (DAPO: 0.28; arXiv 2503.14476); default: clip_param"
+    )
+    policy_loss: Annotated[str, OneOf(LossFactory.formulas)] = Field(
+        "clip",
+        description="clip: PPO's; cispo: log-probabilities times a ratio of at most 1 + clip_param_high without a gradient "
+        "(arXiv 2506.13585); or one of your own, see docs/EXTENDING.md",
+    )
+    ratio: Literal["token", "sequence"] = Field(
+        "token",
+        description="what is clipped: the ratio of each token, or the geometric mean over its reply (GSPO-token, arXiv "
+        "2507.18071, which clips at clip_param: 3e-4, clip_param_high: 4e-4; 0.2 never clips it)",
+    )
+    loss_average: Literal["rollout", "response", "length"] = Field(
+        "rollout",
+        description="weight of a token in the losses of policy, entropy and KL. rollout: the same for all; response: the same "
+        "for all responses, shared by their tokens; length: the same for all, at responses of max_new_tokens (Dr. GRPO, arXiv "
+        "2503.20783)",
+    )
     value_clip_param: MaybePositive = Field(None, description="clip range of the value loss; default: clip_param")
     dual_clip_coeff: float = Field(
         3.0, gt=1, le=10**6, description="with dual_clip_ppo: bound of the loss, as a multiple of a negative advantage"
@@ -226,7 +256,7 @@ class PPOKeys(Settings):
         if value is not None:
             return value
         name = info.data.get("advantage_estimator")  # absent when it is invalid
-        return ESTIMATORS[name].num_responses_per_prompt if name else 1
+        return AdvantageFactory.formulas[name].num_responses_per_prompt if name else 1
 
 
 class RewardKeys(Settings):
@@ -254,10 +284,16 @@ class RewardKeys(Settings):
         "mean then acts as a penalty on length",
     )
     truncation_penalty: Amount = Field(0.0, description="subtracted from the score of a response cut at max_new_tokens")
+    overlong_penalty_tokens: int = Field(
+        0,
+        ge=0,
+        description="k > 0: truncation_penalty grows linearly over the last k of max_new_tokens, also for a reply that ends "
+        "there (DAPO, arXiv 2503.14476)",
+    )
     on_reward_error: Literal["stop", "skip"] = Field(
         "stop",
         description="if a response has no finite score: stop the run, or skip the episode "
-        f"({', '.join(estimators.names('needs_groups'))}: its whole group) and count it",
+        f"({WITH_GROUPS}: its whole group) and count it",
     )
     reward_timeout_s: MaybePositive = Field(
         None, description="time limit for scoring a rollout or an evaluation; default: no limit"
@@ -377,7 +413,10 @@ class Config(
     environment: EnvironmentConfig | None = Field(
         None, description="used instead of prompts: {id, args, step_timeout_s, max_turns}, see docs/ENVIRONMENTS.md"
     )
-    reward_class: ClassConfig = Field(description="the reward: {id, args}")
+    reward_class: ClassConfig = Field(
+        description="the reward: {id, args}; the id is a registered name, or a function, FILE.py:FUNCTION or "
+        "PACKAGE.MODULE:FUNCTION, whose keyword arguments are args"
+    )
     guard: GuardConfig | None = Field(
         None,
         description="check at each validation (eval_interval) whether the score rises while a judge falls: {action, judge: "
@@ -423,8 +462,8 @@ class Config(
         return self
 
     @property
-    def estimator(self) -> Estimator:
-        return ESTIMATORS[self.advantage_estimator]
+    def estimator(self) -> Formula:
+        return AdvantageFactory.formulas[self.advantage_estimator]
 
     @property
     def microbatch_size(self) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Collection
 TABLE = """
 activation_checkpointing: gradient_checkpointing
 clip_param: cliprange eps_clip clip_range epsilon
+clip_param_high: epsilon_high eps_clip_high clip_ratio_high clip_eps_high
 critic_lr: critic_learning_rate
 critic_path: critic_pretrain value_model
 critic_warmup: freezing_actor_steps
@@ -23,11 +24,13 @@ eval_metric: metric_for_best_model
 experiment_name: exp_name run_name wandb_run_name
 gae_lambda: lam lambd gae_lam
 keep_checkpoints: save_total_limit max_ckpt_num
+group_std: scale_rewards norm_adv_by_std_in_grpo
 kl_coef: init_kl_coef beta
 kl_in: kl_penalty use_kl_loss
 kl_rate: adap_kl_ctrl horizon kl_horizon
 kl_target: target target_kl
 log_interval: logging_steps
+loss_average: loss_agg_mode
 lora_r: lora_rank
 lora_target_modules: target_modules
 lr: learning_rate actor_learning_rate
@@ -42,9 +45,12 @@ opti_eps: adam_epsilon
 packing: packing_samples attn_implementation flash_attn
 per_device_microbatch_size: micro_train_batch_size per_device_train_batch_size
 per_device_rollout_size: local_rollout_forward_batch_size micro_rollout_batch_size per_device_eval_batch_size
+overlong_penalty_tokens: overlong_buffer_len overlong_buffer soft_punish_cache
+policy_loss: loss_type policy_loss_type
 ppo_epoch: num_ppo_epochs ppo_epochs max_epochs
 precision: bf16 bfloat16 fp16 dtype torch_dtype
 push_to_hub: hub_model_id
+ratio: importance_sampling_level
 ref_ds_config: ref_reward_offload
 reward_class: reward_model_path reward_model reward_pretrain remote_rm_url reward_funcs reward_weights
 rollout_batch_size: gradient_accumulation_steps batch_size
@@ -66,7 +72,7 @@ value_clip_param: cliprange_value value_clip
 value_loss_coef: vf_coef
 wandb_entity: wandb_org
 weight_decay: l2
-whiten_rewards: normalize_reward scale_rewards
+whiten_rewards: normalize_reward
 """  # our key: their names
 HINTS = {name: line.split(":")[0] for line in TABLE.strip().splitlines() for name in line.split()[1:]}
 

@@ -109,7 +109,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
     )
     if judges.scorer:
         begin_scoring(judges.scorer.reward, judges.purpose, judges.iteration)
-        measured.per_prompt |= _reward_numbers(dialogues, judges.scorer)
+        measured.per_prompt |= _reward_numbers(replies, judges.scorer)
     _add_own(measured, dialogues, judges)
     if have_references(dialogues):
         _add_overlap(measured, dialogues, judges)
@@ -139,7 +139,7 @@ def average_draws(draws: Sequence[Measured]) -> Measured:
 def score_replies(replies: Replies, judges: Judges, scorer: Scorer) -> Array:
     """(B,): the score of each reply. Raises RewardError when the reward fails."""
     begin_scoring(scorer.reward, judges.purpose, judges.iteration)
-    return _reward_numbers(replies.dialogues, scorer)["score"]
+    return _reward_numbers(replies, scorer)["score"]
 
 
 def highest(drawn: Sequence[Replies], totals: Sequence[Array]) -> Replies:
@@ -159,11 +159,12 @@ def dialogue_numbers(dialogues: Sequence[Dialogue]) -> Numbers:
 PART_NAMES = {"meteor_exact_stem": "meteor", "intent": "intent_accuracy"}  # the settings name the METEOR variant
 
 
-def _reward_numbers(dialogues: list[Dialogue], scorer: Scorer) -> dict[str, Array]:
+def _reward_numbers(replies: Replies, scorer: Scorer) -> dict[str, Array]:
     """The score, as training has it, and the parts of the reward."""
+    dialogues, lengths = replies.dialogues, _array(replies.num_tokens)
     scores, truncated = scorer.score(dialogues), _array(dialogue.truncated for dialogue in dialogues)
     parts = {PART_NAMES.get(name, name): _array(part.raw) for name, part in scores.parts.items()}
-    return {"score": scorer.subtract_truncation_penalty(_array(scores.total), truncated), **parts}
+    return {"score": scorer.subtract_truncation_penalty(_array(scores.total), truncated, lengths), **parts}
 
 
 def _add_own(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> None:

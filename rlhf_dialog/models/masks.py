@@ -38,6 +38,13 @@ def last_token(mask: Tensor) -> Tensor:
     return torch.where(mask, positions, -1).amax(dim=1)
 
 
+def last_run_lengths(mask: Tensor) -> Tensor:
+    """The length of the last unbroken run of True in each row of `mask` (B, T), 0 where there is none: (B,)."""
+    last = last_token(mask).unsqueeze(1)
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    return last.squeeze(1) - last_token(~mask & (positions < last))
+
+
 def as_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """What is added to the scores of attention, of the shape of `mask` (..., L): 0 where it is True, -inf elsewhere.
 

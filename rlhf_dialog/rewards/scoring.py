@@ -6,12 +6,14 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_dialog import user_code
@@ -31,6 +33,7 @@ from rlhf_dialog.rewards.base import (
     runs_user_code,
     walk,
 )
+from rlhf_dialog.rewards.function_reward import FunctionReward
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -77,6 +80,8 @@ class Scorer:
     skip_unscored: bool = False  # True: None, NaN and inf become NaN in Scores
     timeout_s: float | None = None  # for all parts together
     truncation_penalty: float = 0.0
+    overlong_penalty_tokens: int = 0  # see `truncation_penalties`
+    max_new_tokens: int = 0
     sizes: PartSizes = field(default_factory=PartSizes)  # dialogues at a time, where a GPU has no memory for all
     around: Callable[[], AbstractContextManager[None]] = nullcontext  # calls of user code
 
@@ -118,9 +123,11 @@ class Scorer:
 
         return scores
 
-    def subtract_truncation_penalty(self, totals: NDArray[Any], truncated: NDArray[Any]) -> NDArray[Any]:
-        """`totals` (N,) less the penalty where `truncated` (N,), in float64: the score of rollouts and evaluations."""
-        return totals - self.truncation_penalty * truncated
+    def subtract_truncation_penalty(
+        self, totals: NDArray[Any], truncated: NDArray[Any], lengths: NDArray[Any]
+    ) -> NDArray[Any]:
+        """`totals` (N,) less `truncation_penalties` (N,), in float64: the score of rollouts and evaluations."""
+        return totals - truncation_penalties(self, truncated, lengths)
 
     def _around(self, parts: dict[str, Part]) -> AbstractContextManager[None]:
         return self.around() if any(runs_user_code(part.reward) for part in parts.values()) else nullcontext()
@@ -130,22 +137,42 @@ class Scorer:
 
     def _score_parts(self, parts: dict[str, Part], dialogues: list[Dialogue]) -> dict[str, PartScore]:
         scores, begin = {}, time.perf_counter()
-        for name, part in parts.items():
-            start = time.perf_counter()
-            left = None if self.timeout_s is None else self.timeout_s - (start - begin)
-            raw = self._ask(name, part.reward, dialogues, left)
-            seconds = time.perf_counter() - start
-            scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds, part.weight)
+        awaited: dict[str, Future[Any]] = {}
+        try:
+            for name, part in parts.items():
+                if isinstance(part.reward, FunctionReward) and part.reward.is_async:
+                    with as_reward_error(name, FunctionReward):
+                        awaited[name] = part.reward.begin(dialogues)
+            for name, part in parts.items():
+                start = time.perf_counter()
+                left = None if self.timeout_s is None else self.timeout_s - (start - begin)
+                raw = self._ask(name, part.reward, dialogues, left, awaited.get(name))
+                seconds = time.perf_counter() - start
+                scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds, part.weight)
+        finally:
+            for future in awaited.values():
+                future.cancel()  # where another part has failed
         return scores
 
-    def _ask(self, name: str, reward: BaseReward, dialogues: list[Dialogue], seconds: float | None) -> list[float]:
-        """The reward's number for each dialogue; `NoScore` for a missing one, where they are skipped."""
+    def _ask(
+        self,
+        name: str,
+        reward: BaseReward,
+        dialogues: list[Dialogue],
+        seconds: float | None,
+        begun: Future[Any] | None,
+    ) -> list[float]:
+        """The reward's number for each dialogue, of an `async def` that has `begun`; `NoScore` where one is missing, and
+        those are skipped."""
         who = f"reward '{name}'"
         if reward.weighted_parts:
             return replace(self, reward=reward, timeout_s=seconds, around=nullcontext).score(dialogues).total
 
         def call(some: list[Dialogue]) -> Any:
-            found = (reward.score_available if self.skip_unscored else reward)(some)
+            if begun is not None and len(some) == len(dialogues):  # a full GPU gets fewer, which are asked anew
+                found = begun.result()
+            else:
+                found = (reward.score_available if self.skip_unscored else reward)(some)
             return found.tolist() if hasattr(found, "tolist") else found  # an array or tensor is welcome too
 
         with ExitStack() as stack, as_reward_error(name, type(reward)):
@@ -179,6 +206,33 @@ class Scorer:
             text = "%s gave no score for %d of %d dialogues (the first is number %d: %s); they are left out"
             logger.warning(text, who, len(missing), len(values), missing[0], _shown(values[missing[0]]))
         return scores
+
+
+class PenaltyKeys(Protocol):
+    """The keys of the YAML that shape the penalty on long replies."""
+
+    @property
+    def truncation_penalty(self) -> float: ...
+    @property
+    def overlong_penalty_tokens(self) -> int: ...
+    @property
+    def max_new_tokens(self) -> int: ...
+
+
+def penalty_keys(keys: PenaltyKeys) -> tuple[float, int, int]:
+    """The three keys in the order of `Scorer`."""
+    return keys.truncation_penalty, keys.overlong_penalty_tokens, keys.max_new_tokens
+
+
+def truncation_penalties(keys: PenaltyKeys, truncated: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
+    """The penalty (N,) of replies that are `truncated` (N,).
+
+    With `overlong_penalty_tokens` k instead by their `lengths` (N,) in tokens, with the end token: it grows linearly over the
+    last k of `max_new_tokens` (Yu et al. 2025, arXiv 2503.14476, eq. 13).
+    """
+    if not (ramp := keys.overlong_penalty_tokens):
+        return keys.truncation_penalty * truncated
+    return keys.truncation_penalty * np.clip((lengths - (keys.max_new_tokens - ramp)) / ramp, 0, 1)
 
 
 def _as_float(number: Any) -> float:

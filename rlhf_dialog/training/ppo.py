@@ -86,8 +86,7 @@ def turn_gae(
     A turn is a run of True positions. Its reward is the sum of its tokens' and of those in the hole behind it, its value that
     before its first token; gamma counts turns.
     """
-    before = torch.cat([torch.zeros_like(response_mask[:, :1]), response_mask[:, :-1]], dim=1)
-    begins = response_mask & ~before
+    begins = _begins(response_mask)
     number = begins.cumsum(dim=1) - 1  # -1 before the first turn
     turns = torch.arange(response_mask.shape[1], device=values.device)
     place = torch.where(number < 0, turns[-1], number)  # rewards before the first turn are left out
@@ -98,6 +97,12 @@ def turn_gae(
     found = gae(of_turns, values_of_turns, is_turn, gamma, gae_lambda)
     advantages, returns = (apply_mask(x.gather(1, place), response_mask) for x in found)
     return advantages, returns
+
+
+def _begins(response_mask: Tensor) -> Tensor:
+    """(B, T): True on the first token of each reply, an unbroken run of True positions."""
+    before = torch.cat([torch.zeros_like(response_mask[:, :1]), response_mask[:, :-1]], dim=1)
+    return response_mask & ~before
 
 
 def discounted_returns(rewards: Tensor, response_mask: Tensor, gamma: float) -> Tensor:
@@ -113,6 +118,7 @@ class Credit:
     gae_lambda: float = 1.0
     num_responses_per_prompt: int = 1  # the responses to one prompt are neighbours in the batch
     by_turn: bool = False  # a step is a whole turn, not a token
+    group_std: bool = True  # of GRPO: distances are divided by the group's deviation
 
 
 def gae_advantages(
@@ -139,10 +145,11 @@ def grpo_advantages(
 
     A group is the responses to one prompt. All tokens of an episode share its advantage: gamma has no effect. Each token's
     penalty-to-go minus the group's mean is added, undivided, so that a group with equal rewards has the advantages of its KL
-    penalties alone. Returns advantages and discounted returns, each (B, T).
+    penalties alone. Without `group_std` the rewards are not divided either (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783).
+    Returns advantages and discounted returns, each (B, T).
     """
     distance, deviation = _distances(_totals(rewards, response_mask, credit))
-    distance = distance / (deviation + 1e-4)
+    distance = distance / (deviation + 1e-4) if credit.group_std else distance
     penalty, _ = _distances(_to_go(penalties, response_mask, credit))
     return _in_tokens(distance, penalty, rewards + penalties, response_mask, credit)
 
@@ -212,29 +219,96 @@ def whiten(x: Tensor, mask: Tensor, total: Total = no_reduce, shift_mean: bool =
     return apply_mask(whitened if shift_mean else whitened + mean, mask)
 
 
-def policy_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    clip_param: float,
-    dual_clip_coeff: float | None = None,
-    num_tokens: int | Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+def loss_weights(
+    response_mask: Tensor, average: str, max_new_tokens: int, like: Tensor, total: Total = no_reduce
+) -> Tensor:
+    """The weights (B, T) of the tokens in a policy loss that is a sum over tokens divided by a number of tokens.
+
+    average: `rollout`, 1 for each; `response`, the mean number of tokens of a response divided by that of its own, so that all
+    responses weigh the same; `length`, that mean divided by `max_new_tokens` (Dr. GRPO). `like` has the result's type.
+    """
+    if average == "rollout":
+        return torch.ones_like(like)
+    lengths = response_mask.sum(dim=1, keepdim=True).double()
+    tokens, responses = total(torch.stack([lengths.sum(), lengths.new_tensor(len(lengths))]))
+    own = lengths.clamp(min=1) if average == "response" else torch.full_like(lengths, max_new_tokens)
+    return (tokens / responses.clamp(min=1) / own).to(like.dtype).expand_as(like)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """How far the ratio of new and old probabilities counts: from 1 - low to 1 + high."""
+
+    low: float
+    high: float
+    dual: float | None = None  # bound of the loss of a negative advantage A, as a multiple of -A
+    by_sequence: bool = False  # the ratio is that of a whole reply
+
+
+@dataclass(frozen=True)
+class LossInputs:
+    """What a policy loss gets of a microbatch of S rows, which may be parts of minibatch, prompt group and dialogue.
+
+    Tensors are (S, W), as the rollout's. Only `logprobs` has a gradient. Outside of `mask` anything may stand. The loss is the
+    sum over the tokens, each times its weight, divided by `num_tokens`, so that microbatches and ranks add up.
+    """
+
+    logprobs: Tensor
+    old_logprobs: Tensor
+    ref_logprobs: Tensor  # NaN without a reference
+    advantages: Tensor
+    weights: Tensor  # those of `loss_average`, times those of an engine
+    mask: Tensor
+    num_tokens: Tensor | int  # of the minibatch
+    clip: Clip
+
+
+def clip_loss(x: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
     """Clipped surrogate loss (Schulman et al. 2017, arXiv 1707.06347) and the fraction of clipped tokens, two scalars.
 
-    Both are sums over the True positions divided by `num_tokens` (default: their number), so that the microbatches of a
-    minibatch add up. `dual_clip_coeff` c bounds the loss of a negative advantage A by -c * A (Ye et al. 2020, arXiv 1912.09729).
+    `clip.dual` c bounds the loss of a negative advantage A by -c * A (Ye et al. 2020, arXiv 1912.09729). Under
+    `clip.by_sequence` the ratio is that of GSPO-token (Zheng et al. 2025, arXiv 2507.18071, eq. 14): the geometric mean of the
+    reply's ratios, with the gradient of the token's own.
     """
-    count = response_mask.sum() if num_tokens is None else num_tokens
-    ratio = torch.exp(apply_mask(logprobs - old_logprobs, response_mask))
-    advantages = apply_mask(advantages, response_mask)
+    log_ratio = apply_mask(x.logprobs - x.old_logprobs, x.mask)
+    ratio = torch.exp(log_ratio)
+    if x.clip.by_sequence:
+        own = log_ratio - log_ratio.detach()
+        ratio = torch.exp(_means_of_replies(log_ratio.detach(), x.mask) + own)
+    advantages = apply_mask(x.advantages, x.mask)
     plain = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - clip_param, 1 + clip_param)
+    clipped = -advantages * ratio.clamp(1 - x.clip.low, 1 + x.clip.high)
     loss = torch.maximum(plain, clipped)
-    if dual_clip_coeff is not None:
-        loss = torch.where(advantages < 0, torch.minimum(loss, -dual_clip_coeff * advantages), loss)
-    return loss.sum() / count, apply_mask((clipped > plain).to(loss.dtype), response_mask).sum() / count
+    if x.clip.dual is not None:
+        loss = torch.where(advantages < 0, torch.minimum(loss, -x.clip.dual * advantages), loss)
+    return weighted_sum(loss, x), {"clip_fraction": fraction(clipped > plain, x)}
+
+
+def cispo_loss(x: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
+    """CISPO (MiniMax 2025, arXiv 2506.13585) and the fraction of clipped tokens, two scalars: -A log p for each token, times its
+    ratio, which is at most 1 + `clip.high`, has no lower bound, and no gradient."""
+    ratio = torch.exp(apply_mask(x.logprobs.detach() - x.old_logprobs, x.mask))
+    limit = 1 + x.clip.high
+    loss = -ratio.clamp(max=limit) * apply_mask(x.advantages, x.mask) * apply_mask(x.logprobs, x.mask)
+    return weighted_sum(loss, x), {"clip_fraction": fraction(ratio > limit, x)}
+
+
+def weighted_sum(per_token: Tensor, x: LossInputs) -> Tensor:
+    """The sum over the tokens of `per_token` (S, W), each times its weight, divided by `num_tokens`."""
+    return apply_mask(per_token * x.weights, x.mask).sum() / x.num_tokens
+
+
+def fraction(is_so: Tensor, x: LossInputs) -> Tensor:
+    """The share of the tokens at which `is_so` (S, W), divided by `num_tokens`."""
+    return apply_mask(is_so.to(x.advantages.dtype), x.mask).sum() / x.num_tokens
+
+
+def _means_of_replies(x: Tensor, response_mask: Tensor) -> Tensor:
+    """On each token (B, T) the mean of `x` over its reply; 0 on False positions, where `x` is 0, too."""
+    number = _begins(response_mask).cumsum(dim=1)  # 0 before the first reply
+    room = x.new_zeros(x.shape[0], x.shape[1] + 1)
+    sums, counts = (room.scatter_add(1, number, y) for y in (x, response_mask.to(x.dtype)))
+    return apply_mask((sums / counts.clamp(min=1)).gather(1, number), response_mask)
 
 
 def engine_weights(logprobs: Tensor, sampled_logprobs: Tensor, response_mask: Tensor, cap: float) -> Tensor:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.models.generation import Responder, Responses
+from rlhf_dialog.models.generation import Responder, Responses, join_rows
 from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.masks import last_run_lengths
 from rlhf_dialog.models.part_sizes import lacks_memory
 from rlhf_dialog.models.token_batch import TokenBatch, send
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores
@@ -64,6 +65,11 @@ class Clock:
         """The seconds since the clock was made."""
         return time.perf_counter() - self.started
 
+    def add(self, other: "Clock") -> None:
+        """Count the seconds of another clock, too."""
+        for name, seconds in other.seconds.items():
+            self._seconds[name] += seconds
+
 
 @dataclass
 class Rollout:
@@ -92,6 +98,10 @@ class Rollout:
     is_sampled: bool = True  # by the policy; false for the caller's responses
     whole: "Rollout | None" = None  # with the dropped episodes, if there are any; without support and features
     sampled_logprobs: Tensor | None = None  # (B, T), of the engine that sampled; None without an engine
+    # with the groups in whose place others were drawn, if there are any; without support and features
+    drawn: "Rollout | None" = None
+    num_resampled: int = 0  # groups of all ranks that were replaced, and
+    num_flat_left: int = 0  # those whose rewards are still all equal
     segments: Segments | None = None  # the contexts of the replies, where oldest turns had to leave some
     engine_weights: Tensor = field(
         default_factory=lambda: torch.empty(0)
@@ -99,6 +109,9 @@ class Rollout:
     rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer, perhaps whitened
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
+    loss_weights: Tensor = field(
+        default_factory=lambda: torch.empty(0)
+    )  # (B, T), of `loss_average`, set by the trainer
     targets: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), returns in the units of `values`
 
     def __len__(self) -> int:
@@ -170,8 +183,68 @@ def drop_unscored(rollout: Rollout, group_size: int) -> Rollout:
     if whole.all():
         return rollout
     kept = rollout.select(whole.nonzero().flatten().tolist())
-    kept.whole = replace(rollout, tokens=replace(rollout.tokens, support=None), ref_features=None)
+    kept.whole = without_features(rollout)
     return kept
+
+
+def without_features(rollout: Rollout) -> Rollout:
+    """The rollout without what only the update needs."""
+    return replace(rollout, tokens=replace(rollout.tokens, support=None), ref_features=None)
+
+
+def flat_groups(rollout: Rollout) -> list[list[int]]:
+    """The rows of each group of responses to one prompt that were all paid the same."""
+    paid: list[float] = rollout.paid.tolist()
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for row, dialogue in enumerate(rollout.dialogues):
+        groups[dialogue.origin_of("group", row)].append(row)
+    return [rows for rows in groups.values() if len({paid[row] for row in rows}) == 1]
+
+
+def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
+    """The episodes of several rollouts, of one turn each, that one policy sampled for different prompts."""
+    full = [one for one in rollouts if len(one)] or rollouts[:1]
+    first, parts = full[0], full[0].reward_scores.parts
+    columns: dict[str, Any] = {name: join_rows([one.columns[name] for one in full], 0) for name in first.columns}
+    scores = {
+        name: replace(
+            part,
+            raw=[x for one in full for x in one.reward_scores.parts[name].raw],
+            weighted=[x for one in full for x in one.reward_scores.parts[name].weighted],
+            seconds=sum(one.reward_scores.parts[name].seconds for one in full),
+        )
+        for name, part in parts.items()
+    }
+    return replace(
+        first,
+        dialogues=[dialogue for one in full for dialogue in one.dialogues],
+        tokens=join_tokens([one.tokens for one in full]),
+        reward_scores=Scores([x for one in full for x in one.reward_scores.total], scores),
+        clock=rollouts[0].clock,
+        num_generated=sum(one.num_generated for one in rollouts),
+        num_dropped=sum(one.num_dropped for one in rollouts),
+        whole=None,
+        **columns,
+    )
+
+
+def join_tokens(batches: Sequence[TokenBatch]) -> TokenBatch:
+    """The rows of all batches, each with prompt groups of its own."""
+    first, groups, number = batches[0], [], 0
+    for one in batches:
+        assert one.prompt_groups is not None
+        groups.append(one.prompt_groups + number)
+        number += int(one.prompt_groups.max()) + 1
+    supports = [one.support for one in batches if one.support is not None]
+    return TokenBatch(
+        join_rows([one.prompt_ids.flip(1) for one in batches], first.pad_id).flip(1),
+        join_rows([one.prompt_mask.flip(1) for one in batches], 0).flip(1),
+        join_rows([one.response_ids for one in batches], first.pad_id),
+        join_rows([one.response_mask for one in batches], 0),
+        torch.cat(groups),
+        join_rows(supports, -1) if supports else None,
+        first.pad_id,
+    )
 
 
 def collect_rollout(
@@ -200,7 +273,8 @@ def collect_rollout(
     with clock.measure("reward"):
         reward_scores = scoring()
         totals = np.array(reward_scores.total, dtype=np.float64)
-        totals = scorer.subtract_truncation_penalty(totals, episodes.responses.truncated.numpy())
+        lengths = last_run_lengths(episodes.responses.tokens.response_mask)
+        totals = scorer.subtract_truncation_penalty(totals, episodes.responses.truncated.numpy(), lengths.numpy())
         precision = torch.promote_types(torch.get_default_dtype(), columns["logprobs"].dtype)
         scores = torch.from_numpy(totals).to(precision)
         if scores.isinf().any() or (scores.isnan().any() and not scorer.skip_unscored):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.config.batch_plan import batch_plan
-from rlhf_dialog.config.estimators import ESTIMATORS
+from rlhf_dialog.config.registry import AdvantageFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
@@ -28,25 +28,27 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.rewards.base import BaseReward, runs_user_code
-from rlhf_dialog.rewards.scoring import Scorer, begin_scoring, load_state, state_of
+from rlhf_dialog.rewards.scoring import Scorer, begin_scoring, load_state, penalty_keys, state_of
 from rlhf_dialog.training import checks, iteration_metrics, ppo
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList, newest_turns
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.reading import Given, read_episodes
-from rlhf_dialog.training.rollout import Clock, Rollout, collect_rollout, drop_unscored, external_rollout
+from rlhf_dialog.training.rollout import (
+    Clock,
+    Rollout,
+    collect_rollout,
+    drop_unscored,
+    external_rollout,
+    flat_groups,
+    join_rollouts,
+    without_features,
+)
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 from rlhf_dialog.training.update import PPOUpdate
+from rlhf_dialog.user_code import as_user_error
 
 logger = logging.getLogger(__name__)
 NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # null in metrics.jsonl
-AdvantageFunction = Callable[[Tensor, Tensor, Tensor, Tensor, ppo.Credit], tuple[Tensor, Tensor]]
-# (rewards, penalties, values, response_mask, credit) -> advantages, returns
-ADVANTAGES: dict[str, AdvantageFunction] = {
-    "gae": ppo.gae_advantages,
-    "grpo": ppo.grpo_advantages,
-    "rloo": ppo.rloo_advantages,
-    "reinforce_pp": ppo.reinforce_pp_advantages,
-}
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ class PPOTrainer:
             config.context_size,
         )
         self.rollout_engine: RolloutEngine | None = None
-        skip, penalty = config.on_reward_error == "skip", config.truncation_penalty
-        self.scorer = Scorer(reward, skip, config.reward_timeout_s, penalty, self.sizes, self.around_reward)
+        skip, penalty = config.on_reward_error == "skip", penalty_keys(config)
+        self.scorer = Scorer(reward, skip, config.reward_timeout_s, *penalty, self.sizes, self.around_reward)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
         if isinstance(self.prompts, PromptList):
             self.sampler = PromptSampler(len(self.prompts), config.seed)
@@ -127,15 +129,56 @@ class PPOTrainer:
         RewardError when the reward fails.
         """
         self.rollout = None  # its tensors go before the next one's come
-        episodes = self.next_episodes()
+        rollout, rounding = self.collect(self.plan.num_prompts)
+        assert rollout is not None  # each rank has a prompt
+        if self.config.resample_flat_groups:
+            rollout = self.resample(rollout)
+        return self.learn_from(rollout, rounding)
+
+    def collect(self, num_prompts: int, first_group: int = 0) -> tuple[Rollout | None, Tensor | None]:
+        """What `check` returns for this rank's responses to the next prompts; None where it has none of them."""
+        episodes = self.next_episodes(num_prompts, first_group)
         with self.world.fail_together(), self.around_reward():
             begin_scoring(self.scorer.reward, "rollout", self.iteration + 1)
         clock = Clock(self.models.policy.lm.device)
         speaker = self.begin_rollout(clock)
         with self.world.fail_together(), self.placement.rollout():
-            rollout = collect_rollout(episodes, speaker, self.scorer, self.models, self.keep_features, clock)
-            rollout, rounding = self.check(rollout)
-        return self.learn_from(rollout, rounding)
+            if not episodes.environments:
+                return None, None
+            return self.check(collect_rollout(episodes, speaker, self.scorer, self.models, self.keep_features, clock))
+
+    def resample(self, rollout: Rollout) -> Rollout:
+        """The rollout with groups of the next prompts in place of those whose episodes were all paid the same.
+
+        This is dynamic sampling (Yu et al. 2025, DAPO, arXiv 2503.14476, section 3.2); after
+        `resample_flat_groups` further rounds, the flat groups of the last one stay.
+
+        All ranks draw the same prompts, as many as are missing on all of them, and divide these anew.
+        """
+        rounds, flat, num_drawn, num_resampled = [rollout], flat_groups(rollout), self.plan.num_prompts, 0
+        kept = list(range(len(rollout)))
+        for _ in range(self.config.resample_flat_groups):
+            (count,) = map(int, self.world.sum_numbers([len(flat)]))
+            if not count:
+                break
+            given_up = {row for rows in flat for row in rows}
+            start = sum(map(len, rounds)) - len(rounds[-1]) if flat else 0
+            kept = [row for row in kept if row - start not in given_up]
+            more, _ = self.collect(count, num_drawn)
+            num_drawn, num_resampled, flat = num_drawn + count, num_resampled + count, []
+            if more is not None:
+                kept += [sum(map(len, rounds)) + row for row in range(len(more))]
+                rounds[0].clock.add(more.clock)
+                rounds, flat = [*rounds, more], flat_groups(more)
+        (left,) = map(int, self.world.sum_numbers([len(flat)]))
+        drawn = join_rollouts(rounds)
+        if len(kept) < len(drawn):
+            whole = join_rollouts([without_features(one) if one.whole is None else one.whole for one in rounds])
+            kept_rows = replace(drawn.select(kept), num_dropped=drawn.num_dropped)
+            rollout = replace(kept_rows, drawn=without_features(drawn), whole=whole)
+        elif len(rounds) > 1:
+            rollout = drawn
+        return replace(rollout, num_resampled=num_resampled, num_flat_left=left)
 
     def begin_rollout(self, clock: Clock) -> Responder:
         """Who writes the responses of training: the policy itself, or the engine, to which the weights are sent now."""
@@ -185,9 +228,9 @@ class PPOTrainer:
         if iteration == 1 and self.starts_from_reference:
             checks.check_start(rollout.logprobs - rollout.ref_logprobs, mask, self.noise, self.world)
         kl_coef = self.kl.kl_coef
-        kl = masked_mean(
-            rollout.logprobs - rollout.ref_logprobs, mask, self.world.sum
-        ).item()  # NaN without a reference
+        drawn = rollout if rollout.drawn is None else rollout.drawn
+        # NaN without a reference
+        kl = masked_mean(drawn.logprobs - drawn.ref_logprobs, drawn.response_mask, self.world.sum).item()
         earned, penalties = token_rewards(rollout, config, kl_coef, self.world)
         rollout.rewards = earned + penalties
         values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
@@ -195,6 +238,9 @@ class PPOTrainer:
             earned, penalties, values, mask, config, self.world, iteration
         )
         rollout.targets = rollout.returns
+        rollout.loss_weights = ppo.loss_weights(
+            mask, config.loss_average, config.max_new_tokens, rollout.logprobs, self.world.sum
+        )
         if self.value_norm is not None and self.estimator.needs_critic:
             self.value_norm.update(rollout.returns, mask, self.world.sum)
             rollout.targets = self.value_norm.normalize(rollout.returns)
@@ -287,15 +333,19 @@ class PPOTrainer:
     def lr_scale(self) -> float:
         return 1.0 - self.progress if self.config.use_linear_lr_decay else 1.0
 
-    def next_episodes(self) -> EpisodeInputs:
-        """This rank's episodes of one iteration; the responses to one prompt are neighbours with the same `group` in `origin`."""
-        numbered = self.world.share(list(enumerate(self.sampler.take(self.plan.num_prompts))))
+    def next_episodes(self, num_prompts: int | None = None, first_group: int = 0) -> EpisodeInputs:
+        """This rank's episodes of the next prompts; the responses to one prompt are neighbours with the same `group` in `origin`,
+        which counts from `first_group` on."""
+        numbered = self.world.share(
+            list(enumerate(self.sampler.take(num_prompts or self.plan.num_prompts), first_group))
+        )
         prompts = [self.prompts[i].from_origin(group=group) for group, i in numbered]
         return self.prompts.deal([prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)])
 
     def metrics(self, rollout: Rollout, objective: Metrics, losses: Metrics) -> Metrics:
         """Count the iteration; returns its line of metrics.jsonl, from the update and from the rollout."""
-        counts = [rollout.num_generated, len(rollout) + rollout.num_dropped]
+        drawn = rollout if rollout.drawn is None else rollout.drawn
+        counts = [drawn.num_generated, len(drawn) + drawn.num_dropped]
         num_generated, num_episodes = map(int, self.world.sum_numbers(counts))
         self.iteration += 1
         self.time_steps += num_generated
@@ -307,9 +357,11 @@ class PPOTrainer:
             **objective,
             **losses,
             **iteration_metrics.times(rollout.clock, num_generated),
-            **iteration_metrics.rollout_metrics(rollout, self.world),
-            **iteration_metrics.gain_metrics(rollout, self.config.num_responses_per_prompt, self.world),
+            **iteration_metrics.rollout_metrics(drawn, self.world),
+            **iteration_metrics.gain_metrics(drawn, self.config.num_responses_per_prompt, self.world),
         }
+        if self.config.resample_flat_groups:
+            metrics |= {"rollout/resampled": rollout.num_resampled, "rollout/flat_left": rollout.num_flat_left}
         checks.watch_kl(self.kl, objective["objective/kl"], self.iteration)
         if self.iteration == 1:
             metrics["objective/kl_initial"] = objective["objective/kl"]
@@ -397,9 +449,15 @@ def estimate_advantages(
     them, is left out.
     """
     gae_lambda, by_turn = config.gae_lambda if config.use_gae else 1.0, config.credit == "turn"
-    credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt, by_turn=by_turn)
-    estimator = ESTIMATORS[config.advantage_estimator]
-    advantages, returns = ADVANTAGES[estimator.name](earned, penalties, values, response_mask, credit)
+    credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt, by_turn, config.group_std)
+    estimator = config.estimator
+    function, who = AdvantageFactory.find(estimator.name), f"advantage_estimator '{estimator.name}'"
+    with nullcontext() if function.__module__.startswith("rlhf_dialog.") else as_user_error(who):
+        advantages, returns = function(earned, penalties, values, response_mask, credit)
+    for x in (advantages, returns):
+        if x.shape != values.shape:
+            wanted = f"two tensors {tuple(values.shape)}, advantages and returns"
+            raise UserError(f"{who}: returned a tensor {tuple(x.shape)}; it must return {wanted}")
     statistics: Metrics = {}
     all_flat = False
     if estimator.needs_groups:

@@ -3,17 +3,18 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from rlhf_dialog.config.registry import LossFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.masks import apply_mask
 from rlhf_dialog.models.part_sizes import UPDATE, PartSizes
 from rlhf_dialog.models.policy import Predictions
@@ -28,8 +29,10 @@ from rlhf_dialog.training.checks import (
 )
 from rlhf_dialog.training.iteration_metrics import Metrics, read
 from rlhf_dialog.training.rollout import Rollout
+from rlhf_dialog.user_code import as_user_error
 
 logger = logging.getLogger(__name__)
+PolicyLoss = Callable[[ppo.LossInputs], tuple[Tensor, dict[str, Tensor]]]
 NORMS = {"policy": "ppo/grad_norm", "critic": "ppo/critic_grad_norm"}
 
 
@@ -65,6 +68,10 @@ class PPOUpdate:
         self.iteration, self.noise = 0, Noise()
         self.kl_coef = 0.0  # of the loss, under `kl_in: loss`
         self.learners = set(self.engines)  # whose steps are made
+        high = config.clip_param if config.clip_param_high is None else config.clip_param_high
+        dual = config.dual_clip_coeff if config.dual_clip_ppo else None
+        self.clip = ppo.Clip(config.clip_param, high, dual, config.ratio == "sequence")
+        self.policy_loss: PolicyLoss = LossFactory.find(config.policy_loss)
         self.head_alone = False  # of a shared model, only the value head learns
 
     def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, noise: Noise) -> Metrics:
@@ -211,21 +218,23 @@ class PPOUpdate:
         config, (rollout, place, tokens) = self.config, microbatch
         mask, old_logprobs, new = tokens.mask, rollout.logprobs[place], self.predict(microbatch)
         log_ratio = apply_mask(new.logprobs - old_logprobs, mask)
-        dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
-        # the clipped loss is proportional to the advantage, so a factor of one is a factor of the other
-        advantages = rollout.advantages[place] * rollout.engine_weights[place]
-        policy_loss, clip_fraction = ppo.policy_loss(
-            new.logprobs, old_logprobs, advantages, mask, config.clip_param, dual_clip, num_tokens
+        weights, ref_logprobs = rollout.loss_weights[place], rollout.ref_logprobs[place]
+        both = weights * rollout.engine_weights[place]
+        inputs = ppo.LossInputs(
+            new.logprobs, old_logprobs, ref_logprobs, rollout.advantages[place], both, mask, num_tokens, self.clip
         )
+        policy_loss, sums = self.ask_loss(inputs)
         losses = {"policy": policy_loss}
         if new.entropy is not None:
-            losses["policy"] = policy_loss - config.entropy_coef * apply_mask(new.entropy, mask).sum() / num_tokens
+            losses["policy"] = (
+                policy_loss - config.entropy_coef * apply_mask(new.entropy * weights, mask).sum() / num_tokens
+            )
         if new.kl is not None:
-            kl_loss = apply_mask(new.kl, mask).sum() / num_tokens
+            kl_loss = apply_mask(new.kl * weights, mask).sum() / num_tokens
             losses["policy"] = losses["policy"] + self.kl_coef * kl_loss
         with torch.no_grad():
             approx_kl = apply_mask(log_ratio.exp() - 1 - log_ratio, mask).sum() / num_tokens
-        statistics = {"ppo/policy_loss": policy_loss, "ppo/clip_fraction": clip_fraction, "ppo/approx_kl": approx_kl}
+        statistics = {"ppo/policy_loss": policy_loss, **sums, "ppo/approx_kl": approx_kl}
         if new.kl is not None:
             statistics["ppo/kl_loss"] = kl_loss
         if new.values is not None:
@@ -243,6 +252,22 @@ class PPOUpdate:
         if is_first:
             statistics |= difference_statistics(log_ratio.detach(), mask)
         return losses, statistics
+
+    def ask_loss(self, inputs: ppo.LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
+        """The policy loss, and its sums for the log as `ppo/<name>`. Raises UserError for one of the user's that fails."""
+        who, is_own = (
+            f"policy_loss '{self.config.policy_loss}'",
+            not self.policy_loss.__module__.startswith("rlhf_dialog."),
+        )
+        with as_user_error(who) if is_own else nullcontext():
+            loss, sums = self.policy_loss(inputs)
+            scalars = {f"ppo/{name}": x for name, x in sums.items()}
+        if wrong := [x for x in (loss, *scalars.values()) if not isinstance(x, Tensor) or x.dim()]:
+            found = f"a tensor {tuple(wrong[0].shape)}" if isinstance(wrong[0], Tensor) else type(wrong[0]).__name__
+            raise UserError(
+                f"{who}: returned {found}; it must return the loss, a scalar tensor, and a dict of such scalars"
+            )
+        return loss, {name: x.detach() for name, x in scalars.items()}
 
     def predict(self, microbatch: Microbatch) -> Predictions:
         """The predictions of policy and critic for the microbatch's tokens, each (B, T)."""
@@ -300,7 +325,9 @@ def blank_microbatch(rollout: Rollout) -> Microbatch:
         values=zeros,
         ref_features=None if features is None else features.new_zeros(1, 1, *features.shape[2:]),
         engine_weights=zeros,
+        ref_logprobs=zeros,
         advantages=zeros,
+        loss_weights=zeros,
         targets=zeros,
     )
     return Microbatch(blank, (torch.zeros_like(ids[0]), slice(0, 1)), blank.tokens)

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from rlhf_dialog.commands import command_line
-from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
+from rlhf_dialog.config.registry import AdvantageFactory, Formula
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.models import loading
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.trainer import ADVANTAGES
 from tests.parts.tiny import gpt2
 from tests.parts.trainers import make_trainer, parameters, settings
 
@@ -23,11 +22,11 @@ TABLE = {  # name: needs a critic, needs groups, responses to a prompt unless th
 
 
 def test_what_each_of_the_table_needs():
-    assert list(ESTIMATORS) == list(TABLE)
-    for name, one in ESTIMATORS.items():
+    assert list(AdvantageFactory.formulas) == list(TABLE)
+    for name, one in AdvantageFactory.formulas.items():
         assert (one.needs_critic, one.needs_groups, one.num_responses_per_prompt) == TABLE[name]
         assert (one.name, "arXiv" in one.paper) == (name, True)
-        parameters_of = list(inspect.signature(ADVANTAGES[name]).parameters)
+        parameters_of = list(inspect.signature(AdvantageFactory.find(name)).parameters)
         assert parameters_of == ["rewards", "penalties", "values", "response_mask", "credit"]
 
 
@@ -40,8 +39,9 @@ def toy_advantages(paid, penalties, values, response_mask, credit):
 
 @pytest.mark.parametrize("needs_groups", [True, False])
 def test_a_new_one_is_a_function_and_a_line(monkeypatch, needs_groups):
-    monkeypatch.setitem(ADVANTAGES, "toy", toy_advantages)
-    monkeypatch.setitem(ESTIMATORS, "toy", Estimator("toy", False, needs_groups, "none, arXiv"))
+    monkeypatch.setitem(AdvantageFactory.classes, "toy", None)  # what is registered goes when the test ends
+    monkeypatch.setitem(AdvantageFactory.formulas, "toy", None)
+    assert AdvantageFactory.register("toy", needs_groups=needs_groups)(toy_advantages) is toy_advantages
     keys = {"advantage_estimator": "toy", "num_responses_per_prompt": 2, "use_adv_normalize": False}
     trainer = make_trainer(**keys)
     start = parameters(trainer.models.policy)
@@ -59,7 +59,7 @@ def test_a_new_one_is_a_function_and_a_line(monkeypatch, needs_groups):
 
 
 def test_a_new_one_with_a_critic_gets_one(monkeypatch):
-    monkeypatch.setitem(ESTIMATORS, "toy", Estimator("toy", True, False, "none, arXiv"))
+    monkeypatch.setitem(AdvantageFactory.formulas, "toy", Formula("toy", needs_critic=True))
     for name, critics in (("toy", True), ("rloo", False)):
         config = settings(advantage_estimator=name, use_share_model=False, rollout_batch_size=8)
         policy, critic = loading.build_trained(config, gpt2(), {})

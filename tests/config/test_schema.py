@@ -1,6 +1,7 @@
 """Keys of the configuration: defaults, bounds, readings of YAML, names, the JSON schema and what is stored."""
 
 import json
+import re
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -253,3 +254,16 @@ def test_an_end_of_the_command_line_replaces_that_of_the_file(write, end, key):
     ends = {"max_iterations": None, "total_episodes": None, "total_time_steps": 100_000}
     assert {name: getattr(config, name) for name in ends} == ends | {key: 2}
     assert load_config(write(dump_yaml(config))) == config
+
+
+def test_each_recipe_of_the_documents_is_a_configuration():
+    page = (ROOT / "docs/RUNS.md").read_text(encoding="utf-8").partition("## Recipes\n")[2].partition("\n## ")[0]
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "arxiv" in line]
+    assert len(rows) == 8
+    needed = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
+    for row in rows:
+        keys = dict(re.findall(r"`(\w+): (\S+)`", row.replace(": K`", ": 3`")))
+        read = {key: yaml.safe_load(value) for key, value in keys.items()}
+        config = Config(**needed, **read)
+        assert len(keys) == row.count("`") / 2 - row.count("`max_new_tokens`")
+        assert all(getattr(config, key) == float(v) if v[0].isdigit() else True for key, v in keys.items()), row

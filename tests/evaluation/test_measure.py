@@ -57,6 +57,9 @@ def test_measures_by_hand():
     assert points["mean_length"] == 6.5
     assert points["truncated"] == 0.5
     assert with_intervals(found)["mean_length"]["mean"] == 6.5
+    grows = Scorer(Share(), truncation_penalty=1.0, overlong_penalty_tokens=4, max_new_tokens=6)
+    scores = measure(Replies(dialogues, [4, 9]), Judges(grows)).per_prompt["score"]
+    assert scores.tolist() == [pytest.approx(2 / 3 - 0.5), -1.0]
 
 
 def test_distinct_n_is_the_mean_over_blocks_of_100():

@@ -188,7 +188,9 @@ def loss_of(
     new, mask = evaluated(policy, case, config.temperature), case.response_mask
     values = new.values if critic is None else criticised(critic, case)
     dual = config.dual_clip_coeff if config.dual_clip_ppo else None
-    loss, _ = ppo.policy_loss(new.logprobs, old["logprobs"], old["advantages"], mask, config.clip_param, dual)
+    clip, nothing = ppo.Clip(config.clip_param, config.clip_param, dual), torch.zeros_like(old["logprobs"])
+    inputs = [new.logprobs, old["logprobs"], nothing, old["advantages"], nothing + 1, mask, mask.sum(), clip]
+    loss, _ = ppo.clip_loss(ppo.LossInputs(*inputs))
     loss = loss - config.entropy_coef * ppo.masked_mean(new.entropy, mask)
     if values is not None:
         clip = config.clip_param if config.use_clipped_value_loss else None

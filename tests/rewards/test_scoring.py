@@ -121,8 +121,16 @@ def test_a_penalty_of_what_was_cut_is_taken_from_the_total():
     totals, cut = np.array([1.0, 2.0, math.nan]), np.array([False, True, True])
     for penalty, expected in ((0.5, "[1.0, 1.5, nan]"), (0.0, "[1.0, 2.0, nan]")):
         scorer = Scorer(BaseReward(), truncation_penalty=penalty)
-        assert str(scorer.subtract_truncation_penalty(totals, cut).tolist()) == expected
+        assert str(scorer.subtract_truncation_penalty(totals, cut, np.zeros(len(totals))).tolist()) == expected
     assert Scorer(BaseReward()).truncation_penalty == 0
+
+
+def test_a_penalty_that_grows_over_the_last_tokens_by_hand():
+    """DAPO, eq. 13: at most 10 tokens, of which the last 4 are penalised, whether the reply was cut or not."""
+    scorer = Scorer(BaseReward(), None, None, 2.0, 4, 10)
+    lengths, cut = np.array([1, 6, 7, 9, 10, 10]), np.array([False, False, False, False, False, True])
+    found = scorer.subtract_truncation_penalty(np.ones(6), cut, lengths)
+    assert found.tolist() == [1, 1, 0.5, -0.5, -1, -1]
 
 
 # -- beside other work

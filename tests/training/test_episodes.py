@@ -173,6 +173,22 @@ def test_a_dialogue_that_the_user_breaks_off_is_truncated():
     assert rollout.scores.tolist() == [8.5, 20.0]
 
 
+def test_the_last_reply_decides_over_a_penalty_on_length():
+    speaker, models = spelling()
+    inputs = EpisodeInputs([Says("Hi", "c"), Says("Hi")])
+    plain = collect_rollout(inputs, speaker, Scorer(Recording()), models)
+    last = [int(row[::-1].index(False)) for row in [[False, *mask.tolist()] for mask in last_runs(plain.response_mask)]]
+    scorer = Scorer(Recording(), False, None, 1.0, 8, 9)
+    rollout = collect_rollout(EpisodeInputs([Says("Hi", "c"), Says("Hi")]), speaker, scorer, models)
+    assert (plain.scores - rollout.scores).tolist() == pytest.approx([min(max((n - 1) / 8, 0), 1) for n in last])
+    assert last[0] < plain.response_mask[0].sum()
+
+
+def last_runs(mask):
+    """The rows without the padding behind their last token."""
+    return [row[: int(row.nonzero().max()) + 1] for row in mask]
+
+
 USERS = (("Hi", "Who ?", "Bye ."), ("Where is the ladder ?",), ("Go !", "No ?"), ("One", "Two"))
 
 

@@ -97,6 +97,12 @@ def test_penalties_of_the_two_estimators_by_hand():
     assert torch.equal(ppo.kl_penalties(ours, theirs, mask, 0.1), k1)
 
 
+def clip_loss(new, old, advantages, mask, dual=None):
+    clip = ppo.Clip(0.2, 0.2, dual)
+    unread = torch.full_like(old, NAN)
+    return ppo.clip_loss(ppo.LossInputs(new, old, unread, advantages, torch.ones_like(old), mask, mask.sum(), clip))
+
+
 @pytest.mark.parametrize(
     ("advantage", "ratio", "dual", "loss", "clipped"),
     [
@@ -118,9 +124,9 @@ def test_penalties_of_the_two_estimators_by_hand():
 def test_policy_loss_of_one_token_by_hand(advantage, ratio, dual, loss, clipped):
     old = tensor([[-1.3, NAN]], dtype=torch.float64)
     new = tensor([[-1.3 + math.log(ratio), 4.0]], dtype=torch.float64)
-    found, fraction = ppo.policy_loss(new, old, tensor([[advantage, 9.0]]).double(), tensor([[True, False]]), 0.2, dual)
+    found, sums = clip_loss(new, old, tensor([[advantage, 9.0]]).double(), tensor([[True, False]]), dual)
     assert found.item() == pytest.approx(loss)
-    assert fraction.item() == clipped
+    assert sums["clip_fraction"].item() == clipped
 
 
 @given(masks.filter(lambda mask: any(map(any, mask))), seeds, st.sampled_from([None, 1.5]))
@@ -139,11 +145,11 @@ def test_policy_loss_and_its_gradient_with_bad_numbers_behind_the_mask(mask, see
         slope[b, t] = 0 if flat else -ratio * a
     leaf = spoil(new, counts).requires_grad_()
     bad_old, bad_advantages = spoil(old, counts, (INF, NAN)), spoil(advantages, counts, (NAN, INF))
-    loss, fraction = ppo.policy_loss(leaf, bad_old, bad_advantages, counts, 0.2, dual)
+    loss, sums = clip_loss(leaf, bad_old, bad_advantages, counts, dual)
     loss.backward()
     count = counts.sum().item()
     assert loss.item() == pytest.approx(total / count, abs=1e-9)
-    assert fraction.item() == pytest.approx(clipped / count)
+    assert sums["clip_fraction"].item() == pytest.approx(clipped / count)
     torch.testing.assert_close(leaf.grad, slope / count)
 
 
@@ -183,6 +189,74 @@ def test_value_loss_gradient_with_bad_numbers_behind_the_mask(clip, huber):
         difference = (values - returns)[mask]
         slope = difference if huber is None else difference.clamp(-huber, huber)
         torch.testing.assert_close(leaf.grad[mask], slope / 3)
+
+
+def replies_of(row):
+    """The unbroken runs of True in a list, as lists of places."""
+    runs = [[]]
+    for t, counts in enumerate(row):
+        runs[-1] += [t] if counts else []
+        runs += [[]] if not counts and runs[-1] else []
+    return [run for run in runs if run]
+
+
+@given(masks.filter(lambda mask: any(map(any, mask))), seeds, st.sampled_from(["token", "sequence", "cispo"]))
+def test_the_losses_of_recipes_and_their_gradients_in_loops(mask, seed, kind):
+    """Of GSPO-token by eq. 14, with the weights of tokens and a high bound of its own; bad numbers behind the mask."""
+    new, old, advantages = numbers(seed, mask, 3)
+    counts = tensor(mask)
+    weights = ppo.loss_weights(counts, "response", 9, old)
+    low, high, total, clipped, slope = 0.1, 0.3, 0.0, 0, torch.zeros_like(new)
+    for b, row in enumerate(mask):
+        for reply in replies_of(row):
+            logs = [new[b, t].item() - old[b, t].item() for t in reply]
+            for t, log in zip(reply, logs, strict=True):
+                a, weight = advantages[b, t].item(), weights[b, t].item()
+                ratio = math.exp(sum(logs) / len(logs) if kind == "sequence" else log)
+                if kind == "cispo":
+                    bounded = min(ratio, 1 + high)
+                    total, slope[b, t] = total - weight * bounded * a * new[b, t].item(), -weight * bounded * a
+                    clipped += ratio > 1 + high
+                    continue
+                surrogate = min(ratio * a, min(max(ratio, 1 - low), 1 + high) * a)
+                clipped += surrogate != ratio * a
+                total, slope[b, t] = total - weight * surrogate, -weight * ratio * a * (surrogate == ratio * a)
+    leaf = spoil(new, counts).requires_grad_()
+    bad_old, bad_advantages = spoil(old, counts, (INF, NAN)), spoil(advantages, counts, (NAN, INF))
+    clip = ppo.Clip(low, high, None, kind == "sequence")
+    unread = torch.full_like(old, NAN)
+    inputs = ppo.LossInputs(leaf, bad_old, unread, bad_advantages, weights, counts, 7, clip)
+    loss, sums = (ppo.cispo_loss if kind == "cispo" else ppo.clip_loss)(inputs)
+    loss.backward()
+    assert loss.item() == pytest.approx(total / 7, abs=1e-9)
+    assert sums["clip_fraction"].item() == pytest.approx(clipped / 7)
+    torch.testing.assert_close(leaf.grad, slope / 7)
+
+
+def test_weights_of_tokens_by_hand():
+    """Responses of 1, 3 and 2 tokens, one with a hole, so a mean of 2; at most 8 tokens."""
+    mask = tensor([[True, False, False, False], [True, False, True, True], [False, True, True, False]])
+    like, two = torch.zeros(3, 4), tensor(2.0)
+    found = {name: ppo.loss_weights(mask, name, 8, like) for name in ("rollout", "response", "length")}
+    assert torch.equal(found["rollout"], torch.ones(3, 4))
+    torch.testing.assert_close(found["response"][mask], two / tensor([1.0, 3, 3, 3, 2, 2]))
+    torch.testing.assert_close(found["length"][mask], (two / 8).expand(6))
+    # of two ranks, this one has the first two responses: 4 tokens in 2, and of all 6 in 3
+    other = tensor([2.0, 1.0], dtype=torch.float64)
+    for average in ("response", "length"):
+        ours = ppo.loss_weights(mask[:2], average, 8, like[:2], total=lambda x: x + other)
+        assert torch.equal(ours, found[average][:2])
+
+
+def test_grpo_without_the_deviation_of_its_group():
+    """Of Dr. GRPO: rewards 1, 2, 6 minus their mean of 3; penalties as with it."""
+    mask, credit = (
+        torch.ones(3, 1, dtype=torch.bool),
+        ppo.Credit(gamma=1.0, num_responses_per_prompt=3, group_std=False),
+    )
+    paid, penalties = tensor([[1.0], [2.0], [6.0]]), tensor([[0.3], [0.0], [0.0]])
+    found, _ = ppo.grpo_advantages(paid, penalties, paid, mask, credit)
+    torch.testing.assert_close(found, tensor([[-2.0 + 0.2], [-1.0 - 0.1], [3.0 - 0.1]]))
 
 
 def test_group_advantages_by_hand():

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_dialog.config.estimators import ESTIMATORS
+from rlhf_dialog.config.registry import AdvantageFactory
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.generation import StopRule
 from rlhf_dialog.rewards.function_reward import FunctionReward
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.trainer import ADVANTAGES
 from tests.parts.trainers import PROMPTS, Holes, Places, Share, collect_next, make_trainer
 
 
@@ -282,6 +281,5 @@ def test_penalties_alone_are_not_blown_up_to_full_size(caplog):
 
 
 def test_each_estimator_of_the_configuration_has_its_function():
-    assert {name: function.__name__ for name, function in ADVANTAGES.items()} == {
-        name: f"{name}_advantages" for name in ESTIMATORS
-    }
+    names = list(AdvantageFactory.formulas)
+    assert [AdvantageFactory.find(name).__name__ for name in names] == [f"{name}_advantages" for name in names]

@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlhf_dialog.data.prompt_ids import PromptSampler
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.nlp import VecInfo
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.runs.services.ledger import rows_of
 from rlhf_dialog.training.rollout import Rollout
 from tests.parts.ranks import in_ranks
 from tests.parts.steps import distance, one_step, sgd_learner
-from tests.parts.trainers import Holes, Places, change_predictions, collect_next, make_trainer, numbers_of
+from tests.parts.trainers import PROMPTS, Holes, Places, change_predictions, collect_next, make_trainer, numbers_of
 
 
 def part_of_step(world: World, rollout: Rollout, rows: list[list[int]], exact: bool, keys: dict) -> dict:
@@ -52,6 +55,14 @@ def test_two_ranks_make_the_step_of_one(monkeypatch):
     [
         ([[0, 1, 2, 3, 4, 5, 6], []], {"use_share_model": False}, True),
         ([[0, 1, 2], [3, 4], [5, 6]], {"per_device_microbatch_size": 1, "top_k": 20, "use_valuenorm": False}, True),
+        (
+            [[0, 1, 2, 3], [4, 5]],
+            {
+                **{"advantage_estimator": "grpo", "num_responses_per_prompt": 2, "rollout_batch_size": 6},
+                **{"loss_average": "response", "ratio": "sequence", "kl_in": "loss", "per_device_microbatch_size": 1},
+            },
+            True,
+        ),
         (
             [[], [0, 1, 2, 3]],
             {"advantage_estimator": "grpo", "num_responses_per_prompt": 2, "rollout_batch_size": 4},
@@ -198,3 +209,96 @@ def test_a_number_that_is_not_finite_on_one_rank_skips_the_step_on_all():
     guilty = first.split("prompts of the microbatch with it: ")[1].split(";")[0]
     order = make_trainer().sampler.take(12)
     assert {int(word) for word in guilty.replace("prompt ", "").split(", ")} <= {*order[3:6], *order[9:12]}
+
+
+# -- other prompts in place of those that give no signal
+
+
+class FlatForSome(BaseReward):
+    """The same for both responses to a prompt whose number is even, which differs from prompt to prompt."""
+
+    def __init__(self):
+        self.begun = 0
+
+    def begin_scoring(self, purpose, iteration):
+        self.begun += 1
+
+    def __call__(self, dialogues):
+        return [d.meta["index"] + (d.meta["index"] % 2) * 0.5 * (i % 2) for i, d in enumerate(dialogues)]
+
+
+def resampled(world=None, iterations=1, **keys):
+    groups = {"advantage_estimator": "grpo", "num_responses_per_prompt": 2, "rollout_batch_size": 8}
+    reward = FlatForSome()
+    trainer = make_trainer(reward, world=world, **{**groups, "resample_flat_groups": 9, **keys})
+    metrics = [trainer.step() for _ in range(iterations)][-1]
+    return trainer, metrics, reward
+
+
+def indices(rollout):
+    return [dialogue.meta["index"] for dialogue in rollout.dialogues[::2]]
+
+
+@pytest.mark.parametrize("limit", [9, 1])
+def test_flat_groups_make_room_for_the_next_prompts(limit):
+    trainer, metrics, reward = resampled(resample_flat_groups=limit, kl_in="loss", top_k=20)
+    order = PromptSampler(len(PROMPTS), 0).take(len(PROMPTS))
+    rounds, kept = [order[:4]], []
+    while len(rounds) <= limit and (missing := sum(number % 2 == 0 for number in rounds[-1])):
+        kept += [number for number in rounds[-1] if number % 2]
+        taken = sum(map(len, rounds))
+        rounds.append(order[taken : taken + missing])
+    kept += rounds[-1]
+    drawn, used, left = [x for some in rounds for x in some], trainer.rollout, sum(x % 2 == 0 for x in rounds[-1])
+    assert len(rounds) > 2 or left
+    assert (indices(used.drawn), indices(used)) == (drawn, kept)
+    assert (metrics["rollout/resampled"], metrics["rollout/flat_left"]) == (len(drawn) - 4, left)
+    assert (reward.begun, metrics["episodes"], metrics["ppo/flat_groups"]) == (len(rounds), 2 * len(drawn), left)
+    assert metrics["time_steps"] == used.drawn.num_tokens
+    assert metrics["objective/score"] == pytest.approx(used.drawn.scores.mean().item())
+    assert metrics["response/length"] == pytest.approx(used.drawn.num_tokens / (2 * len(drawn)))
+    assert trainer.sampler.state_dict() == {"epoch": 0, "index": len(drawn)}
+    for name in ("logprobs", "ref_logprobs", "truncated", "scores"):  # each row has kept what is its own
+        column = {(x, i): y for x, i, y in rows_by_prompt(used.drawn, getattr(used.drawn, name))}
+        assert all(torch.equal(column[x, i], y) for x, i, y in rows_by_prompt(used, getattr(used, name)))
+    assert metrics["ppo/policy_loss"] != 0
+    assert len({*used.tokens.prompt_groups.tolist()}) == 4
+    found = rows_of(used, 1, trainer.config)
+    assert sum(row["used"] for row in found) == 8
+    assert len(found) == 2 * len(drawn)
+
+
+def rows_by_prompt(rollout, column):
+    return [(d.meta["index"], i % 2, column[i]) for i, d in enumerate(rollout.dialogues)]
+
+
+def test_without_flat_groups_nothing_changes():
+    keys = {"advantage_estimator": "grpo", "num_responses_per_prompt": 2, "rollout_batch_size": 8}
+    trainers, found = [], []
+    for count in (0, 3):
+        trainers.append(make_trainer(Places(), **keys, resample_flat_groups=count))
+        found.append(trainers[-1].step())
+    plain, other = found
+    assert {name: other[name] for name in numbers_of(plain)} == numbers_of(plain)
+    assert all(map(torch.equal, *(trainer.models.policy.parameters() for trainer in trainers)))
+    assert (other["rollout/resampled"], other["rollout/flat_left"]) == (0, 0)
+
+
+def resample_on_ranks(world):
+    trainer, metrics, reward = resampled(world, iterations=2)
+    used = trainer.rollout
+    return indices(used if used.drawn is None else used.drawn), indices(used), numbers_of(metrics), reward.begun
+
+
+def test_two_ranks_draw_the_same_prompts_and_divide_them():
+    """The prompts are those of one process; a rank may get none in a round, and rounds are begun on both."""
+    trainer, alone, reward = resampled(iterations=2)
+    found = in_ranks(2, resample_on_ranks)
+    for part, rollout in ((0, trainer.rollout.drawn), (1, trainer.rollout)):
+        assert sorted(found[0][part] + found[1][part]) == sorted(indices(rollout))
+    for _, _, metrics, begun in found:
+        assert begun == reward.begun
+        for name in ("rollout/resampled", "rollout/flat_left", "episodes", "iteration"):
+            assert metrics[name] == alone[name]
+    names = [name for name in found[0][2] if not name.startswith(("time/", "reward/"))]
+    assert {name: found[0][2][name] for name in names} == {name: found[1][2][name] for name in names}

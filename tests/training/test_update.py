@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from rlhf_dialog.config.registry import LossFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
@@ -161,9 +162,14 @@ def test_max_skipped_steps(monkeypatch, limit):
 def test_switches_of_the_losses_arrive(monkeypatch):
     """Clip range and bound of the policy, clip range and delta of the values reach the formulas."""
     given = []
-    value_loss, policy_loss = ppo.value_loss, ppo.policy_loss
+    value_loss, clip_loss = ppo.value_loss, ppo.clip_loss
     monkeypatch.setattr(ppo, "value_loss", lambda *args: given.extend(args[4:6]) or value_loss(*args))
-    monkeypatch.setattr(ppo, "policy_loss", lambda *args: given.extend(args[4:6]) or policy_loss(*args))
+
+    def loss(x):
+        given.extend([x.clip.low, x.clip.dual])
+        return clip_loss(x)
+
+    monkeypatch.setitem(LossFactory.classes, "clip", loss)
     options = {"clip_param": 0.3, "huber_delta": 4.0, "dual_clip_coeff": 2.0, "num_mini_batch": 1, "ppo_epoch": 1}
     for keys, expected in (
         ({"dual_clip_ppo": True}, [0.3, 2.0, 0.3, 4.0]),

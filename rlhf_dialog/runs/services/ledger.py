@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import torch
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.models.masks import apply_mask
+from rlhf_dialog.models.masks import apply_mask, last_run_lengths
 from rlhf_dialog.rewards.base import NoScore
+from rlhf_dialog.rewards.scoring import truncation_penalties
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 from rlhf_dialog.training.rollout import Rollout
@@ -37,9 +39,11 @@ def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
     `kl` is the mean over the tokens in nats. `score` is the weighted sum of the parts less the penalty of a truncated response,
     and with what an environment paid. What is not finite is None.
     """
-    penalty, used = config.truncation_penalty, {id(dialogue) for dialogue in rollout.dialogues}
+    used = {id(dialogue) for dialogue in rollout.dialogues}
     whole = rollout if rollout.whole is None else rollout.whole
     mask = whole.response_mask
+    truncated = np.array([dialogue.truncated for dialogue in whole.dialogues])
+    penalties = truncation_penalties(config, truncated, last_run_lengths(whole.tokens.response_mask).numpy())
     kls = apply_mask(whole.logprobs - whole.ref_logprobs, mask).sum(dim=1)
     paid = torch.zeros_like(whole.scores) if whole.turn_rewards is None else whole.turn_rewards.sum(dim=1)
     columns = [column.double() for column in (whole.paid, kls, mask.sum(dim=1), paid)]
@@ -55,7 +59,7 @@ def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
             row |= {f"reward/{name}": _finite(value), f"reward/{name}_weight": part.weight}
             row |= {f"time/reward_{name}": part.seconds}
             row |= {f"failure/{name}": value.why[:MAX_REASON]} if isinstance(value, NoScore) else {}
-        row |= {"penalty": penalty * dialogue.truncated} if penalty else {}
+        row |= {"penalty": float(penalties[i])} if config.truncation_penalty else {}
         row |= {"environment": earned} if config.environment else {}
         if config.ledger_texts != "none":
             row |= {"prompt": dialogue.turns_before, "reply": dialogue.response}

@@ -20,7 +20,7 @@ from rlhf_dialog.evaluation.measure import Measured, default_judges, measure
 from rlhf_dialog.evaluation.replies import Replies, generate_share, join_replies
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.rewards.scoring import Scorer
+from rlhf_dialog.rewards.scoring import Scorer, penalty_keys
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
 from rlhf_dialog.training.trainer import PPOTrainer
 
@@ -51,7 +51,7 @@ class Validation(Service):
         self.prompts: list[Dialogue] = []
         skip = config.on_reward_error == "skip"
         around = partial(generators_of_users, config.seed, World())
-        self.scorer = Scorer(reward, skip, config.reward_timeout_s, config.truncation_penalty, around=around)
+        self.scorer = Scorer(reward, skip, config.reward_timeout_s, *penalty_keys(config), around=around)
         self.best: Best | None = None
         self.pause: Callable[[], AbstractContextManager[object]] = nullcontext
         self.run: PPORun | None = None
@@ -151,7 +151,7 @@ class ValidationService(Validation):
         self.judge: str | None = None
         if config.guard:
             try:
-                judge = build_reward(config.guard.judge.id, config.guard.judge.args)
+                judge = build_reward(config.guard.judge.id, config.guard.judge.args, config.env.args.columns)
             except UserError as error:
                 raise error.with_location("guard.judge", "reward_class") from error
             judge.check_prompts(prompts, " of the validation split (guard.judge)")

@@ -170,9 +170,10 @@ class PPO:
                 f"the log-probability of a sampled action differs by {worst:.3g} from that of the same policy before its first "
                 "step; the actions were sampled with another policy, or with other masks"
             )
-        policy_loss, clipped = ppo.policy_loss(
-            chosen, turns["old_logprobs"], turns["advantages"], mask, self.args.clip_param
-        )
+        old_logprobs, unread = turns["old_logprobs"], torch.full_like(chosen, torch.nan)
+        clip, ones = ppo.Clip(self.args.clip_param, self.args.clip_param), torch.ones_like(old_logprobs)
+        inputs = ppo.LossInputs(chosen, old_logprobs, unread, turns["advantages"], ones, mask, mask.sum(), clip)
+        policy_loss, sums = ppo.clip_loss(inputs)
         entropy = -(logprobs.exp() * logprobs).sum(dim=1).mean()
         normalize = self.normalizer.normalize
         values = self.learner.critic(turns["observations"]).squeeze(-1)
@@ -185,7 +186,7 @@ class PPO:
             "policy_loss": policy_loss.item(),
             "value_loss": value_loss.item(),
             "entropy": entropy.item(),
-            "clip_fraction": clipped.item(),
+            "clip_fraction": sums["clip_fraction"].item(),
             "approx_kl": (log_ratio.exp() - 1 - log_ratio).mean().item(),
             "grad_norm": norm,
         }

@@ -55,6 +55,16 @@ def read(folder=RUN):
     return [json.loads(line) for line in (folder / "ledger.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
+def test_a_penalty_that_grows_is_in_the_rows_as_in_the_scores():
+    keys = {"truncation_penalty": 0.5, "overlong_penalty_tokens": 3, "max_new_tokens": 4}
+    _, metrics, found = stepped(Sum(), **keys)
+    assert {row["length"] for row in found} > {1}
+    for row in found:
+        assert row["penalty"] == pytest.approx(0.5 * (row["length"] - 1) / 3)
+        assert row["score"] == pytest.approx(0.5 * row["reward/share"] - 2.0 * row["reward/places"] - row["penalty"])
+    assert sum(row["score"] for row in found) / 6 == pytest.approx(metrics["objective/score"], rel=1e-6)
+
+
 def test_the_rows_have_what_the_metrics_are_means_of():
     trainer, metrics, found = stepped(Sum(), truncation_penalty=0.25, ref_seed=1, ref_model="another", max_new_tokens=2)
     assert [row["index"] for row in found] == [dialogue.meta["index"] for dialogue in trainer.rollout.dialogues]
