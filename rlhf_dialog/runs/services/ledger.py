@@ -4,6 +4,7 @@ A row is flat JSON, with the names of metrics.jsonl: `reward/<part>`, its weight
 the order of the prompts, those of all ranks. `ledger_texts` says which have texts; the tables of trackers have them under `all`.
 """
 
+import heapq
 import json
 import logging
 import math
@@ -154,13 +155,16 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
                 yield end, row
 
 
-def read_ledger(path: Path) -> tuple[list[Row], list[Row], list[tuple[Row, Row]]]:
+def read_ledger(*paths: Path) -> tuple[list[Row], list[Row], list[tuple[Row, Row]]]:
     """The rows of the newest iteration; the rows with a reply of the first iteration that has any; and of each prompt that was
-    answered in two iterations, its first and its newest row with a reply, those that lie farthest apart first."""
+    answered in two iterations, its first and its newest row with a reply, those that lie farthest apart first.
+
+    `paths`: those of all ranks of a watched run.
+    """
     newest: list[Row] = []
     early: list[Row] = []
     pairs: dict[tuple[Any, Any], tuple[Row, Row]] = {}
-    for _, row in read_rows(path):
+    for _, row in heapq.merge(*map(read_rows, paths), key=lambda pair: pair[1]["iteration"]):
         if newest and newest[0]["iteration"] != row["iteration"]:
             newest = []
         newest.append(row)
