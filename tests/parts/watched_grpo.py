@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer on a tiny model with a watched reward that pays for length: `python -m tests.parts.watched_grpo DIR STEPS`."""
+"""TRL's GRPOTrainer on a tiny model with a watched reward that pays for length: `python -m tests.parts.watched_grpo DIR N`."""
 
 import os
 import signal
