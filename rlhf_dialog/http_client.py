@@ -1,13 +1,17 @@
 """One request over HTTP: limits on its time and on its answer, no redirects, no proxies of the environment."""
 
+import os
+import re
 import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, responses
-from urllib.parse import SplitResult
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, responses
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.user_code import TimeLimit, run_with_timeout
 
 CHUNK = 1 << 16  # bytes
@@ -16,11 +20,14 @@ RETRIED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)  # and ever
 
 
 class RequestFailed(Exception):
-    """Why there is no answer, without words of the server; `again`: whether another request may get one."""
+    """Why there is no answer, without words of the server; `again`: whether another request may get one.
 
-    def __init__(self, why: str, again: bool):
+    `body`: what the server sent with its refusal, at most CHUNK bytes.
+    """
+
+    def __init__(self, why: str, again: bool, body: bytes = b""):
         super().__init__(why)
-        self.again = again
+        self.again, self.body = again, body
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class Client:
             if not 200 <= status < 300:
                 moved = "; redirects are not followed: name the final address" if 300 <= status < 400 else ""
                 why = f"answered {status} {responses.get(status, '')}".rstrip() + moved
-                raise RequestFailed(why, status >= 500 or status in RETRIED)
+                raise RequestFailed(why, status >= 500 or status in RETRIED, _beginning(response))
             answer = b""
             while chunk := response.read1(CHUNK):
                 answer += chunk
@@ -68,3 +75,41 @@ class Client:
             if response.length:
                 raise RequestFailed(f"ended its answer {response.length} bytes early", True)
             return answer
+
+
+def _beginning(response: HTTPResponse) -> bytes:
+    """The first CHUNK bytes of a refusal; what arrived where it breaks off."""
+    try:
+        return response.read(CHUNK)
+    except (OSError, HTTPException):
+        return b""
+
+
+def address_parts(url: Any, place: str) -> SplitResult:
+    """The parts of an http or https address. Raises UserError, which does not show the address: it may hold a secret."""
+    try:
+        parts = urlsplit(url if isinstance(url, str) else "")
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and parts.username is None
+    except ValueError:
+        good = False
+    if not good or re.search(r"[\s\x00-\x1f\x7f]", url) or not url.isascii():
+        what = "must be an address like http://127.0.0.1:8000/score, http or https, in ASCII, without spaces, user or password"
+        raise UserError(f"{place}: {what} (token_env names a variable for a secret)")
+    return parts
+
+
+def authorization(variable: Any, place: str) -> dict[str, str]:
+    """The header with the text of an environment variable; none for None.
+
+    Messages show the variable's name only if it looks like one, not like the secret itself.
+    """
+    if variable is None:
+        return {}
+    is_name = isinstance(variable, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]{0,60}", variable)
+    place = f"{place}: the environment variable {repr(variable) if is_name else 'given'}"
+    value = os.environ.get(variable) if isinstance(variable, str) else None
+    if not value:
+        raise UserError(f"{place} is not set; give the name of one, not the secret")
+    if not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", value):
+        raise UserError(f"{place} must hold one line of ASCII text")
+    return {"Authorization": f"Bearer {value}"}

@@ -2,19 +2,15 @@
 
 import json
 import logging
-import os
-import re
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.http_client import Client, RequestFailed
+from rlhf_dialog.http_client import Client, RequestFailed, address_parts, authorization
 from rlhf_dialog.rewards.base import ARGS, BaseReward, NoScore, RewardError, number, whole
 
 logger = logging.getLogger(__name__)
@@ -61,7 +57,7 @@ class RemoteReward(BaseReward):
         token_env: str | None = None,
         num_workers: int = 1,
     ):
-        parts = _checked_url(url)
+        parts = address_parts(url, f"{ARGS}.url")
         self._target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
         self.shown = f"{parts.scheme}://{parts.netloc}{parts.path}"  # without a query, which may hold a key
         self.batch_size, self.retries = whole("batch_size", batch_size), whole("retries", retries, 0)
@@ -69,7 +65,7 @@ class RemoteReward(BaseReward):
         day = "number of seconds, at most a day"
         self.timeout_s = number("timeout_s", timeout_s, f"a {day}, at least 0.001", lambda x: 1e-3 <= x <= 86400)
         self.backoff_s = number("backoff_s", backoff_s, f"a {day}, at least 0", lambda x: 0 <= x <= 86400)
-        token = {} if token_env is None else {"Authorization": f"Bearer {_token(token_env)}"}
+        token = authorization(token_env, f"{ARGS}.token_env")
         self._client = Client(parts, {"Content-Type": "application/json"} | token, self.timeout_s, MAX_ANSWER)
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
@@ -162,28 +158,3 @@ def _read_scores(body: bytes, count: int) -> Scores:
                 f"answered with a score (number {i} of {count}) that is no finite number or null", False
             )
     return [None if score is None else float(score) for score in scores]
-
-
-def _checked_url(url: Any) -> SplitResult:
-    """The parts of an http or https address. Raises UserError, which does not show the address: it may hold a secret."""
-    try:
-        parts = urlsplit(url if isinstance(url, str) else "")
-        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and parts.username is None
-    except ValueError:
-        good = False
-    if not good or re.search(r"[\s\x00-\x1f\x7f]", url) or not url.isascii():
-        what = "must be an address like http://127.0.0.1:8000/score, http or https, in ASCII, without spaces, user or password"
-        raise UserError(f"{ARGS}.url: {what} (token_env names a variable for a secret)")
-    return parts
-
-
-def _token(variable: Any) -> str:
-    """The text of an environment variable; messages show its name only if it looks like one, not like the secret itself."""
-    is_name = isinstance(variable, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]{0,60}", variable)
-    place = f"{ARGS}.token_env: the environment variable {repr(variable) if is_name else 'given'}"
-    value = os.environ.get(variable) if isinstance(variable, str) else None
-    if not value:
-        raise UserError(f"{place} is not set; give the name of one, not the secret")
-    if not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", value):
-        raise UserError(f"{place} must hold one line of ASCII text")
-    return value
