@@ -25,7 +25,7 @@ from rlhf_dialog.models.chat_agent import settle_separator
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.saved_agent import save_agent
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, check_alone
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import identity
@@ -168,6 +168,10 @@ class PPOAgent:
             reward = self.reward or self._build_reward()
             vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
             source, validation = self.read_source(reward)
+            if config.num_responses_per_prompt < 2:
+                check_alone(reward, "num_responses_per_prompt: 1")
+            for one in (reward, *(validation.other_rewards() if validation else ())):
+                one.begin_run(self.run_folder, config.seed, world.rank)
         if validation:
             world.on_main(validation.check)
         if locks:

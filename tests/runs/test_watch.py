@@ -232,9 +232,21 @@ def test_a_score_that_rises_while_the_judge_falls(tmp_path, caplog, killed):
     assert (rows[0]["judge/shorter_is_better"], rows[-1]["judge/shorter_is_better"]) == (-5.5, -9.5)
 
 
-@pytest.mark.parametrize(("judge", "words"), [(None, 9), (shorter_is_better, 5), (pays_words, 9)])
-def test_no_alarm_without_a_judge_a_change_or_a_fall(tmp_path, judge, words):
-    reward = watch(pays_words, tmp_path / "w", judge=judge, action="raise")
+def constant(completions, **columns):
+    return [1.0 for _ in completions]
+
+
+@pytest.mark.parametrize(
+    ("function", "judge", "words"),
+    [
+        (pays_words, None, 9),
+        (pays_words, shorter_is_better, 5),
+        (pays_words, pays_words, 9),
+        (constant, shorter_is_better, 9),
+    ],
+)
+def test_no_alarm_without_a_judge_a_rise_or_a_fall(tmp_path, function, judge, words):
+    reward = watch(function, tmp_path / "w", judge=judge, action="raise")
     for number in range(32):
         reward(**replies(number, 5 if number < 16 else words))
     assert lines(tmp_path / "w" / "metrics.jsonl")[-1].get("guard/alarm", 0.0) == 0.0

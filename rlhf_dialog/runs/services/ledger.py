@@ -8,7 +8,7 @@ import heapq
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rlhf_dialog.models.masks import apply_mask
 from rlhf_dialog.rewards.base import NoScore
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
+from rlhf_dialog.terminal import visible
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,8 @@ LEDGER = "ledger.jsonl"
 MAX_REASON = 300  # letters of a failure
 MAX_TABLE = 64  # rows of a table in a tracker
 SOME_TEXTS = 8  # rows of an iteration with texts under `ledger_texts: some`
-TEXTS = ("prompt", "reply")
+TEXTS, WORDS = ("prompt", "reply"), "words/"  # WORDS: what a judge has written, by the name of the part
+MAX_WORDS = 2000  # letters
 Row = dict[str, Any]
 
 
@@ -60,6 +62,8 @@ def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
         row |= {"environment": earned} if config.environment else {}
         if config.ledger_texts != "none":
             row |= {"prompt": dialogue.turns_before, "reply": dialogue.response}
+            judged = {name: getattr(part.raw[i], "words", "") for name, part in whole.reward_scores.parts.items()}
+            row |= {f"{WORDS}{name}": visible(words)[:MAX_WORDS] for name, words in judged.items() if words}
         rows.append(row)
     return rows
 
@@ -78,8 +82,13 @@ def keep_some_texts(rows: Sequence[Row]) -> None:
     chosen = [first[prompt] for prompt in sorted(first, key=lambda prompt: crc32(prompt.encode()))]
     kept = [*chosen, *(number for number in range(len(rows)) if number not in chosen)][:SOME_TEXTS]
     for number, row in enumerate(rows):
-        for name in TEXTS if number not in kept else ():
-            row.pop(name, None)
+        for name in filter(is_text, list(row)) if number not in kept else ():
+            del row[name]
+
+
+def is_text(column: str) -> bool:
+    """Whether a column of the ledger is one of `ledger_texts`."""
+    return column in TEXTS or column.startswith(WORDS)
 
 
 class Ledger:
@@ -134,7 +143,7 @@ class LedgerService(Service):
             keep_some_texts(rows)
         self.output.use(LEDGER, lambda ledger: ledger.write(rows))
         if interval and iteration % interval == 0:
-            self.show_table(iteration, *table_of(rows, () if texts == "all" else TEXTS))
+            self.show_table(iteration, *table_of(rows, texts == "all"))
 
     def end(self, error: BaseException | None) -> None:
         self.output.close()
@@ -190,10 +199,10 @@ def cut_ledger(path: Path, iteration: int) -> None:
         logger.warning("%s: ends with iteration %d, but the run goes on after %d", path, reached, iteration)
 
 
-def table_of(rows: Sequence[Row], left_out: Collection[str] = ()) -> tuple[list[str], list[list[Any]]]:
+def table_of(rows: Sequence[Row], texts: bool = True) -> tuple[list[str], list[list[Any]]]:
     """The first rows as a table for trackers: columns, and the cells of each row, None where it lacks one; lists as lines."""
     rows = rows[:MAX_TABLE]
-    columns = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in left_out]
+    columns = [name for name in dict.fromkeys(name for row in rows for name in row) if texts or not is_text(name)]
     cells = [[row.get(name) for name in columns] for row in rows]
     return columns, [["\n".join(map(str, x)) if isinstance(x, list) else x for x in row] for row in cells]
 
