@@ -26,6 +26,7 @@ from rlhf_dialog.commands.evaluate import read_columns
 from rlhf_dialog.commands.evaluate_options import all_judges, place_judge
 from rlhf_dialog.commands.options import REGISTER, DeviceOption, check_run_keys, option, register, run_command
 from rlhf_dialog.config.loading import find_config, load_config
+from rlhf_dialog.config.registry import COLON
 from rlhf_dialog.data.dialogue import SEPARATOR
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.data.prompts import PromptRules
@@ -57,8 +58,8 @@ class AuditOptions(DeviceOption):
     )
     output: Path | None = option("JSON file for everything that was found")
     judge: tuple[str, ...] = option(
-        "act classifier that the reward never saw, or a registered reward, `Name` or `{id: Name, args: {..}}`. May be given "
-        "several times",
+        "act classifier that the reward never saw, or another reward, `Name`, `FILE.py:FUNCTION` or `{id: Name, args: "
+        "{..}}`. May be given several times",
         form="repeated",
     )
     likelihood: str | None = option(
@@ -101,7 +102,7 @@ def check(options: AuditOptions) -> None:
         what = f"'{options.likelihood}' is not a folder; name that of a causal LM on this machine"
         raise UserError(f"--likelihood: {what}")
     for word in options.judge:
-        if not word.startswith("{"):
+        if not word.startswith("{") and COLON not in word:
             check_folder(word, "--judge")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE
 from rlhf_dialog.commands.options import PrecisionOption, option
-from rlhf_dialog.config.registry import MetricFactory, RewardFactory
+from rlhf_dialog.config.registry import COLON, MetricFactory, RewardFactory
 from rlhf_dialog.data.hub import model_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import agent_folder
@@ -49,8 +49,8 @@ class AgentOptions(PrecisionOption):
     trust_remote_code: bool = option(f"{TRUST_REMOTE_CODE}; that of --baseline too")
     judge: tuple[str, ...] = option(
         "act classifier that the reward never saw (docs: reward_models/README.md): judge_accuracy and judge_macro_f1 "
-        "beside intent_accuracy and intent_macro_f1; or a registered reward, `Name` or `{id: Name, args: {..}}`, whose mean is "
-        "judge_<its name>. May be given several times",
+        "beside intent_accuracy and intent_macro_f1; or another reward, `Name`, `FILE.py:FUNCTION` or `{id: Name, args: {..}}`, "
+        "whose mean is judge_<its name>. May be given several times",
         form="repeated",
     )
     relevance_model: tuple[str, ...] = option(
@@ -138,7 +138,7 @@ def relevance_folders(options: AgentOptions) -> dict[str, str]:
 
 def _reward_node(word: str) -> dict[str, Any] | None:
     """`{id, args}` of a reward; None for anything else, which is a folder or a Hub name."""
-    if word in RewardFactory.classes and not Path(word).exists():
+    if (word in RewardFactory.classes and not Path(word).exists()) or (COLON in word and not word.startswith("{")):
         return {"id": word}
     if not word.startswith("{"):
         return None

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 import rlhf_dialog
 from rlhf_dialog.atomic_files import is_special
 from rlhf_dialog.config.problems import listed, sentences
-from rlhf_dialog.config.registry import EnvironmentFactory, ModelFactory, RewardFactory, VecInfoFactory
+from rlhf_dialog.config.registry import COLON, EnvironmentFactory, ModelFactory, RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.config.synonyms import NO_EFFECT
 from rlhf_dialog.errors import UserError, nearest
@@ -212,7 +212,7 @@ def _lift_kl(raw: dict[str, Any]) -> list[str]:
         raw["reward_class"] = copy.deepcopy(raw["reward_class"])  # an alias elsewhere keeps them
     for place, node in reward_nodes(raw.get("reward_class")):
         cls = RewardFactory.classes.get(node["id"])
-        lifts = cls is None or getattr(cls, "lifts_kl", False)
+        lifts = getattr(cls, "lifts_kl", False) if cls else COLON not in node["id"]
         for key in [key for key in KL_KEYS if lifts and key in node["args"]]:
             value, where = node["args"].pop(key), f"{place}.args.{key}"
             if str(raw.setdefault(key, value)) != str(value):
@@ -240,6 +240,8 @@ def _class_problems(raw: dict[str, Any]) -> Iterator[str]:
         node = raw.get(key)
         is_empty = not registry.classes and registry is not ModelFactory  # which has no built-in classes
         if is_empty or not isinstance(node, dict) or not isinstance(node.get("id"), str):
+            continue
+        if key == "reward_class" and COLON in node["id"]:  # loading a configuration runs no code that it names
             continue
         args = node.get("args") or {}
         if isinstance(args, dict) and (problem := registry.problem(node["id"], args)):

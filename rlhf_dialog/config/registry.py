@@ -5,6 +5,7 @@ from typing import Any
 
 from rlhf_dialog.errors import UserError, nearest
 
+COLON = ":"  # of a reward's id: FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION, which `rewards.named_function` alone reads
 Offers = dict[str, Callable[[], Any]]  # name -> what loads its class
 OFFERED: dict[str, Offers] = {}  # by the kind of registry; `rlhf_dialog/__init__.py` fills it
 

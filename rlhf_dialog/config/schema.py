@@ -351,7 +351,10 @@ class Config(
     environment: EnvironmentConfig | None = Field(
         None, description="used instead of prompts: {id, args, step_timeout_s, max_turns}, see docs/ENVIRONMENTS.md"
     )
-    reward_class: ClassConfig = Field(description="the reward: {id, args}")
+    reward_class: ClassConfig = Field(
+        description="the reward: {id, args}; the id is a registered name, or a function, FILE.py:FUNCTION or "
+        "PACKAGE.MODULE:FUNCTION, whose keyword arguments are args"
+    )
     guard: GuardConfig | None = Field(
         None,
         description="check at each validation (eval_interval) whether the score rises while a judge falls: {action, judge: "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.config.loading import load_config
-from rlhf_dialog.config.registry import EnvironmentFactory, Registry, RewardFactory
+from rlhf_dialog.config.registry import COLON, EnvironmentFactory, Registry, RewardFactory
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.hub import is_local
 from rlhf_dialog.data.sources import is_hub_name
@@ -74,7 +74,7 @@ class RunConfig:
         if why:
             logger.warning("no score and no measures of the reward: %s", self._refusal(f"reward_class.{why}"))
             return None
-        reward = build_reward(name, args)
+        reward = build_reward(name, args, self.config.env.args.columns)
         check_alone(reward, f"{self.path}: reward_class")
         return reward
 
@@ -108,11 +108,14 @@ def why_refused(
     """Why a file in `folder` that was found may not have this class built with these arguments, as `argument: reason`, or None.
 
     Classes that are named inside of the arguments count too, and so do the paths there; `named`: models that the user named.
-    A class that the user registered is built with its default arguments alone. An unknown name passes, because
-    `Registry.create` refuses it.
+    A class that the user registered is built with its default arguments alone. An id with a colon, which names a function in a
+    file, is refused before any name is looked up. An unknown name without one passes, because `Registry.create` refuses it.
     """
     places = [("id", name), *_values(args, "args")]
     values = dict(places)
+    for place, value in places:
+        if place.rpartition(".")[2] == "id" and COLON in str(value):
+            return f"{place}: {value!r:.100} would run a function of a file or module"
     for place, value in places:
         key = place.rpartition(".")[2]
         cls = registry.find(value) if isinstance(value, str) else None

@@ -1,11 +1,14 @@
 """The weighted sum of several rewards, as the YAML lists them, the reward that is 0, and how a reward is built."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from rlhf_dialog.config.registry import RewardFactory
+from rlhf_dialog.config.registry import COLON, RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.rewards.base import ARGS, BaseReward, Part, as_reward_error, free_name, is_finite, needs_device
+from rlhf_dialog.rewards.base import ARGS, BaseReward, Part, as_reward_error, free_name, is_finite, needs_device, walk
+from rlhf_dialog.rewards.function_reward import FunctionReward
+from rlhf_dialog.rewards.named_function import named_function
 from rlhf_dialog.rewards.scoring import Scorer
 
 PART_KEYS = ("id", "weight", "args")
@@ -66,11 +69,19 @@ class CompositeReward(BaseReward):
         return paths
 
 
-def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
-    """The reward of `reward_class: {id: name, args: args}`.
+def build_reward(name: str, args: dict[str, Any], columns: Mapping[Any, str] | None = None) -> BaseReward:
+    """The reward of `reward_class: {id: name, args: args}`; `columns` are those of `env.args`, for functions of the user's.
 
     Raises UserError for an unknown name or wrong arguments, RewardError when the class's own constructor raises.
     """
+    reward = named_function(name, args) if COLON in name else _build_class(name, args)
+    for one in walk(reward) if columns else ():
+        if isinstance(one, FunctionReward):
+            one.use_columns(columns or {})
+    return reward
+
+
+def _build_class(name: str, args: dict[str, Any]) -> BaseReward:
     if problem := RewardFactory.problem(name, args):
         raise UserError(problem)
     cls = RewardFactory.classes[name]
@@ -105,7 +116,7 @@ def _problems(part: Any) -> list[str]:
         problems.append(f"args {args!r} must be a mapping of the reward's arguments")
     elif "id" not in part:
         problems.append(f"id is missing; known rewards: {', '.join(sorted(RewardFactory.classes))}")
-    elif problem := RewardFactory.problem(str(part["id"]), args):
+    elif COLON not in str(part["id"]) and (problem := RewardFactory.problem(str(part["id"]), args)):
         problems.append(problem)
     return problems
 

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +33,7 @@ from rlhf_dialog.rewards.base import (
     runs_user_code,
     walk,
 )
+from rlhf_dialog.rewards.function_reward import FunctionReward
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -131,22 +133,42 @@ class Scorer:
 
     def _score_parts(self, parts: dict[str, Part], dialogues: list[Dialogue]) -> dict[str, PartScore]:
         scores, begin = {}, time.perf_counter()
-        for name, part in parts.items():
-            start = time.perf_counter()
-            left = None if self.timeout_s is None else self.timeout_s - (start - begin)
-            raw = self._ask(name, part.reward, dialogues, left)
-            seconds = time.perf_counter() - start
-            scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds, part.weight)
+        awaited: dict[str, Future[Any]] = {}
+        try:
+            for name, part in parts.items():
+                if isinstance(part.reward, FunctionReward) and part.reward.is_async:
+                    with as_reward_error(name, FunctionReward):
+                        awaited[name] = part.reward.begin(dialogues)
+            for name, part in parts.items():
+                start = time.perf_counter()
+                left = None if self.timeout_s is None else self.timeout_s - (start - begin)
+                raw = self._ask(name, part.reward, dialogues, left, awaited.get(name))
+                seconds = time.perf_counter() - start
+                scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds, part.weight)
+        finally:
+            for future in awaited.values():
+                future.cancel()  # where another part has failed
         return scores
 
-    def _ask(self, name: str, reward: BaseReward, dialogues: list[Dialogue], seconds: float | None) -> list[float]:
-        """The reward's number for each dialogue; `NoScore` for a missing one, where they are skipped."""
+    def _ask(
+        self,
+        name: str,
+        reward: BaseReward,
+        dialogues: list[Dialogue],
+        seconds: float | None,
+        begun: Future[Any] | None,
+    ) -> list[float]:
+        """The reward's number for each dialogue, of an `async def` that has `begun`; `NoScore` where one is missing, and
+        those are skipped."""
         who = f"reward '{name}'"
         if reward.weighted_parts:
             return replace(self, reward=reward, timeout_s=seconds, around=nullcontext).score(dialogues).total
 
         def call(some: list[Dialogue]) -> Any:
-            found = (reward.score_available if self.skip_unscored else reward)(some)
+            if begun is not None and len(some) == len(dialogues):  # a full GPU gets fewer, which are asked anew
+                found = begun.result()
+            else:
+                found = (reward.score_available if self.skip_unscored else reward)(some)
             return found.tolist() if hasattr(found, "tolist") else found  # an array or tensor is welcome too
 
         with ExitStack() as stack, as_reward_error(name, type(reward)):

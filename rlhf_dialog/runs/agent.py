@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rlhf_dialog.atomic_files import disk_errors_as_user_errors
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys, reward_nodes
-from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
+from rlhf_dialog.config.registry import COLON, RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder
 from rlhf_dialog.distributed import process_group
@@ -197,12 +197,16 @@ class PPOAgent:
         return self.trainer
 
     def _build_reward(self) -> BaseReward:
-        """The reward of the YAML; a class of the user's that seeds or draws numbers does not change those of the run."""
+        """The reward of the YAML; code of the user's that seeds or draws numbers does not change those of the run."""
         name, args = self.config.reward_class.id, self.config.reward_class.args
-        classes = [RewardFactory.find(node["id"]) for _, node in reward_nodes(self.config.reward_class.model_dump())]
+        nodes = [node for _, node in reward_nodes(self.config.reward_class.model_dump())]
+        classes = [RewardFactory.find(node["id"]) for node in nodes]
         is_own = any(cls is not None and not str(cls.__module__).startswith("rlhf_dialog.") for cls in classes)
-        with generators_of_users(self.config.seed, self.world) if is_own else contextlib.nullcontext():
-            return build_reward(name, args)
+        names_function = any(COLON in node["id"] for node in nodes)
+        with (
+            generators_of_users(self.config.seed, self.world) if is_own or names_function else contextlib.nullcontext()
+        ):
+            return build_reward(name, args, self.config.env.args.columns)
 
     def read_source(self, reward: BaseReward) -> Source:
         """What the run is trained on, and its validation; a run of your own may read something else."""

@@ -58,7 +58,9 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "columns": config.env.args.columns,
         "reward_class": essential(config.reward_class.model_dump()),
         "reward parts": part_names(reward),
-        CODE: code_of(_makers(config, reward)),
+        CODE: code_of(
+            _makers(config, reward), [x.file for x in walk(reward) if isinstance(x, FunctionReward) and x.file]
+        ),
         "reward models": {name: model_fingerprint(module) for name, (_, module) in models_inside(reward).items()},
         "rollout_batch_size": batch_plan(config).num_responses,
         "num_responses_per_prompt": config.num_responses_per_prompt,

@@ -23,15 +23,16 @@ INSTALLED = {"site-packages", "dist-packages"}  # in the paths of packages, also
 FORM = ("ctx", "kind", "type_ignores", "type_comment")  # fields of a syntax tree that do nothing
 
 
-def code_of(makers: Iterable[Any]) -> dict[str, str]:
+def code_of(makers: Iterable[Any], named: Iterable[Path] = ()) -> dict[str, str]:
     """A hash of each source file behind these classes and functions, and of what these files import, by the file's name.
 
-    A function also has a hash of its own, as does what was typed in a notebook. A warning names what has no source.
+    `named`: the files that the YAML names, where a function may be defined or imported. A function also has a hash of its own,
+    as does what was typed in a notebook. A warning names what has no source.
     """
     users = [one for one in dict.fromkeys(map(_unwrap, makers)) if _package(one) != _package(code_of)]
     packages = {_package(one) for one in users} - {*sys.stdlib_module_names, "__main__"}
     hashes: dict[str, str] = {}
-    files: list[Path] = []
+    files = [path.resolve() for path in named]
     for one in users:
         trees = {name: tree for name in _names_of_files(one, packages) if (tree := _parse(name)) is not None}
         if not trees:

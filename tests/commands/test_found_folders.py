@@ -313,6 +313,43 @@ def test_trusted_it_is_asked(place, name, monkeypatch):
     assert place[1]() != []
 
 
+FUNCTION = {
+    "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2",
+    "report": "evil --output out/report.html",
+    "plot-run": "--run evil --output out/plot.png",
+    "export": "--run evil --output out/exported",
+    "push-to-hub": "--agent evil/agent --repo polite --dry_run",
+    "chat": "--agent evil/agent",
+    "feedback init": "--run out/bot --agent evil/agent",
+    "feedback learn": "--run out/bot --dry_run",
+    "feedback export": "--run out/bot --output out/pairs.jsonl",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beside", ["rewards.py:f", "package_of_evil:f", "os:system"])
+def test_a_function_that_a_found_configuration_names_does_not_run(place, beside, capfd, monkeypatch):
+    """At its head, as a part of a sum, and as the judge of the guard; in the working directory and where Python looks."""
+    folder, _ = place
+    code = f"open({str(folder / 'ran')!r}, 'a')\ndef f(dialogues):\n    return [1.0] * len(dialogues)\n"
+    for name in ("rewards.py", "package_of_evil.py"):
+        (folder / name).write_text(code)
+    monkeypatch.syspath_prepend(folder)
+    part = {"id": "CompositeReward", "args": {"parts": [{"id": "LengthMatch"}, {"id": beside}]}}
+    for reward in ({"id": beside}, part):
+        keys = {"reward_class": reward, "guard": {"judge": {"id": beside}}, "eval_interval": 1}
+        for path in [folder / "evil/config.yaml", *(folder / "evil").rglob("config.yaml")]:
+            path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | keys))
+        for name, text in FUNCTION.items():
+            assert code_of([*name.split(), *text.split()]) in (0, 2), "".join(capfd.readouterr())
+        shutil.rmtree(folder / "out")
+        folder.joinpath("out").mkdir()
+    assert not (folder / "ran").exists()
+    if beside != "os:system":
+        code_of(["evaluate", *f"{FUNCTION['evaluate']} --trust_config".split()])
+        assert (folder / "ran").exists()
+
+
 @pytest.mark.slow
 def test_a_run_that_goes_on_has_the_users_own_settings(place):
     folder, asked = place

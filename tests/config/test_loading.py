@@ -111,6 +111,16 @@ def test_the_kl_arguments_of_an_nlpreward_in_composites_become_the_top_level_key
     assert node == {"id": "NLPReward", "args": {"intent_coef": 0}}
 
 
+@pytest.mark.parametrize("depth", [0, 2])
+def test_the_arguments_of_a_function_stay_its_own_and_loading_does_not_look_for_it(write, depth):
+    config = load_config(write(inside(depth, "{id: 'absent.py:f', args: {kl_coef: 0.3}}")))
+    node = config.reward_class.model_dump()
+    for _ in range(depth):
+        node = node["args"]["parts"][1]
+    assert node == {"id": "absent.py:f", "args": {"kl_coef": 0.3}}
+    assert config.kl_coef == 0.2
+
+
 def test_two_kl_values_are_a_mistake_that_names_both_keys(write):
     reward, depth = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3}}", 2
     where = "reward_class" + ".args.parts.1" * depth

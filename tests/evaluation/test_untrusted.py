@@ -39,6 +39,12 @@ def test_every_class_of_the_package_is_on_the_list_but_those_that_ask_a_server()
         (RewardFactory, {"id": "NLPReward", "args": {"allow_pickle_weights": 1}}, "args.allow_pickle_weights: "),
         (RewardFactory, composite({"id": "RewardModel", "args": {"members": ["./x", HUB]}}), ".args.members[1]: "),
         (RewardFactory, {"id": "Absent", "args": {}}, None),  # `create` refuses it by its name
+        (RewardFactory, {"id": "rewards.py:f"}, "id: 'rewards.py:f' would run"),
+        (RewardFactory, {"id": "os:system"}, "id: 'os:system' would run"),
+        (RewardFactory, composite(composite({"id": "rewards.py:f"})), "args.parts[1].args.parts[1].id: "),
+        (RewardFactory, composite({"id": ["os:system"]}), "args.parts[1].id: "),
+        (EnvironmentFactory, {"id": "os:system"}, "id: 'os:system' would run"),
+        (PolicyFactory, {"id": "manager", "args": {"others": {"id": "os:system"}}}, "args.others.id: "),
         (EnvironmentFactory, {"id": "corpus", "args": {"data_path": HUB}}, "args.data_path: "),
         (EnvironmentFactory, {"id": "language_model_user", "args": {"model": HUB}}, "args.model: "),
         (EnvironmentFactory, {"id": "language_model_user", "args": {"goals": ["/etc/passwd"]}}, None),  # a text
@@ -77,6 +83,21 @@ def found_run(tmp_path, reward_class, **keys):
     keys = {"model_path": "m", "env": {"args": {"data_path": "someone/data"}}, "reward_class": reward_class} | keys
     path.write_text(yaml.safe_dump(keys), encoding="utf-8")
     return path
+
+
+@pytest.mark.parametrize("wrap", [dict, composite])
+def test_a_function_of_a_found_configuration_runs_only_where_the_file_is_trusted(tmp_path, monkeypatch, caplog, wrap):
+    """Reading the file runs nothing either, wherever it names the function."""
+    monkeypatch.chdir(tmp_path)
+    ran = tmp_path / "ran"
+    (tmp_path / "rewards.py").write_text(f"open({str(ran)!r}, 'x')\ndef f(dialogues): return [1.0] * len(dialogues)\n")
+    spec = wrap({"id": "rewards.py:f"})
+    path = found_run(tmp_path, spec, guard={"judge": spec}, eval_interval=1)
+    assert read_run_config(None, path).reward() is None
+    assert "rewards.py:f' would run a function" in caplog.text
+    assert not ran.exists()
+    assert read_run_config(None, path, trust_found=True).reward() is not None
+    assert ran.exists()
 
 
 @pytest.mark.parametrize("name", ["Own", "LengthMatch"])

@@ -100,6 +100,32 @@ def test_a_function_as_the_reward_learns_as_a_class_does_and_a_changed_one_refus
     assert PPOAgent(Config(**keys | {"max_iterations": 3}), resume=True, reward=vowels).train()["iteration"] == 3
 
 
+@pytest.mark.slow
+def test_a_function_that_the_yaml_names_learns_as_a_class_does_and_a_changed_file_refuses_a_resume(
+    run, world, tmp_path, caplog
+):
+    """Its file draws and seeds random numbers when it is loaded, which does not change those of the run."""
+    text = "import random\nrandom.seed(3)\nSCALE = 10\n\n\ndef vowels(dialogues, scale):\n    " + (
+        "return [sum(letter in 'aeiou' for letter in d.response) / scale for d in dialogues]\n"
+    )
+    file = tmp_path / "own/vowel_rewards.py"
+    file.parent.mkdir()
+    file.write_text(text, encoding="utf-8")
+    named = {"id": "own/vowel_rewards.py:vowels", "args": {"scale": 10}}
+    keys = settings(world)
+    PPOAgent.from_config(keys | {"reward_class": {"id": "Vowels"}}, experiment_name="of_a_class").train()
+    keys |= {"reward_class": named, "guard": {"judge": named}, "eval_interval": 1, "eval_episodes": 2}
+    metrics = PPOAgent.from_config(keys).train()
+    assert same(weights(RUN / "agent"), weights(RUN.parent / "of_a_class" / "agent"))
+    assert metrics["eval/judge_vowels"] == metrics["eval/score"]
+    file.write_text(text.replace("SCALE = 10", "SCALE = 11"), encoding="utf-8")
+    more = {"resume": True, "max_iterations": metrics["iteration"] + 1}
+    with pytest.raises(UserError, match=r"code of the reward .*vowel_rewards\.py.*--allow_changed_reward"):
+        PPOAgent.from_config(keys, **more).train()
+    PPOAgent.from_config(keys | {"allow_changed_reward": True}, **more).train()
+    assert "goes on with the changed one" in caplog.text
+
+
 # -- what is refused before models are loaded, and where they are
 
 

@@ -90,16 +90,14 @@ def test_async_functions_stay_async(tmp_path):
         assert (row["objective/score"], row["episodes"]) == (score, 2)
 
 
-def test_dialogues_generators_and_arrays(tmp_path):
+def test_dialogues_iterators_and_arrays(tmp_path):
     ours = watch(lambda dialogues: np.array([0.5 for _ in dialogues]), tmp_path / "ours")
     assert ours([Dialogue(["Hi ."], "Hello there .")]).tolist() == [0.5]
     assert lines(tmp_path / "ours" / "metrics.jsonl")[0]["response/length"] == 3
 
-    def yields(completions, **columns):
-        yield from (1.0 for _ in completions)
-
-    assert watch(yields, tmp_path / "yields")(completions=["a", "b"]) == [1.0, 1.0]
-    assert lines(tmp_path / "yields" / "metrics.jsonl")[0]["objective/score"] == 1.0
+    iterates = watch(lambda completions, **columns: (1.0 for _ in completions), tmp_path / "iterator")
+    assert iterates(completions=["a", "b"]) == [1.0, 1.0]
+    assert lines(tmp_path / "iterator" / "metrics.jsonl")[0]["objective/score"] == 1.0
 
 
 def test_64_calls_of_a_function_of_one_reply_make_a_row(tmp_path):

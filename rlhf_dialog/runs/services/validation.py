@@ -157,7 +157,7 @@ class ValidationService(Validation):
         self.judge: str | None = None
         if config.guard:
             try:
-                judge = build_reward(config.guard.judge.id, config.guard.judge.args)
+                judge = build_reward(config.guard.judge.id, config.guard.judge.args, config.env.args.columns)
             except UserError as error:
                 raise error.with_location("guard.judge", "reward_class") from error
             check_alone(judge, "guard.judge")
