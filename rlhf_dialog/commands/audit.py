@@ -148,7 +148,7 @@ def read_config(options: AuditOptions) -> RunConfig:
     if options.config is not None:
         path = find_config(options.config)
         return RunConfig(load_config(path), path, trusted=True)
-    keys = {"model_path": UNUSED, "turn_separator": SEPARATOR}
+    keys: dict[str, Any] = {"model_path": UNUSED, "turn_separator": SEPARATOR}
     keys |= {"env.args.data_path": options.data_path, "reward_class.id": options.reward}
     return RunConfig(load_config(keys), Path(), trusted=True)
 

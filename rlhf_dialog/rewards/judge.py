@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from itertools import groupby
 from pathlib import Path
 from random import Random
@@ -196,7 +197,7 @@ class JudgeReward(BaseReward):
                 f"Judge the reply. End with a last line, with N from {self.scale[0]:g} to {self.scale[1]:g}: Score: N"
             )
         text = f"{self.rubric}\n\n{_conversation(replies[0])}\n\n{said}\n\n{INPUT}\n\n{wanted}"
-        tree = {"model": self.model, "messages": [{"role": "user", "content": text}]}
+        tree: dict[str, Any] = {"model": self.model, "messages": [{"role": "user", "content": text}]}
         tree |= {"temperature": 0, "max_tokens": self.max_tokens}
         by_tokens = self.score_by == "expectation" and not ranks
         tree |= {"logprobs": True, "top_logprobs": TOP} if by_tokens else {}
@@ -266,7 +267,8 @@ class AnswerCache:
 
     def __init__(self, path: Path | None):
         """Reads the file, if it is there. Raises UserError for one that is no cache."""
-        self.path, self.verdicts, self.file = path, dict[str, Verdict](), None
+        self.path, self.verdicts = path, dict[str, Verdict]()
+        self.file: FileIO | None = None
         self.written: set[str] = set()
         self._writing = threading.Lock()
         whole_lines = path.read_bytes().split(b"\n")[:-1] if path and path.is_file() else []

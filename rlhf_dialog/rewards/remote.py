@@ -21,7 +21,8 @@ REMEDY = (
     "without the dialogues that have no score"
 )
 Scores = list[float | None]
-J, T = TypeVar("J"), TypeVar("T")
+J = TypeVar("J")
+T = TypeVar("T")
 
 
 class NoAnswer(RewardError):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 from zlib import crc32
 
+import numpy as np
 import torch.distributed as dist
 
 from rlhf_dialog.data.dialogue import POLICY, USER, Dialogue, Turn
@@ -93,13 +94,18 @@ class RewardWatch:
             raise UserError(f"watch: {folder} is a file, or the folder of a run of this program; name a new folder")
         if reply is not None and reply not in self.signature.parameters:
             raise UserError(f"watch: reply: '{reply}' is no parameter of {self.name}{self.signature}")
-        node = {"id": judge} if isinstance(judge, str) else judge
+        node: Any = {"id": judge} if isinstance(judge, str) else judge
         if isinstance(node, Mapping):
             judge = build_reward(str(node.get("id")), node.get("args") or {})
         self.judge = judge if judge is None or isinstance(judge, BaseReward) else FunctionReward(judge)
         self.judge_column = "" if self.judge is None else f"judge/{self.judge.name}"
         self.process: int | None = None  # that has opened the files
+        self.metrics: Ledger
+        self.ledger: Ledger
+        self.iteration = self.episodes = 0
         self.has_failed = False
+        self.first: list[tuple[Any, ...]] = []  # score, judge and prompt of replies
+        self.newest: list[tuple[Any, ...]] = []
         self.waiting: list[Row] = []  # of calls that are no row of metrics yet
         before = _watches.get(folder.absolute())
         if before and before.name != self.name:
@@ -178,7 +184,7 @@ class RewardWatch:
                 continue
             (self.first if len(self.first) < COMPARED else self.newest).append(values)
             if len(self.newest) == COMPARED:
-                first, newest = list(zip(*self.first, strict=True)), list(zip(*self.newest, strict=True))
+                first, newest = (np.asarray(some, dtype=np.float64).T for some in (self.first, self.newest))
                 score, judge = (unpaired_change(first[i], newest[i], first[2], newest[2]) for i in (0, 1))
                 is_alarm, self.newest = score.is_rise and judge.is_fall, []
                 numbers = {"guard/alarm": float(is_alarm), "guard/score_change": score.mean}
@@ -204,7 +210,7 @@ class RewardWatch:
         cut_metrics(metrics, len(kept))
         cut_ledger(ledger, len(kept))
         self.iteration, self.episodes = len(kept), int(kept[-1]["episodes"]) if kept else 0
-        self.first, self.newest = list[Any](), list[Any]()
+        self.first, self.newest = [], []
         self._compare([row for _, row in read_rows(ledger)])
         self.metrics, self.ledger = Ledger(metrics), Ledger(ledger)
         self.process, self.waiting = os.getpid(), []

@@ -68,7 +68,7 @@ def change(first: Array, last: Array, dialogues: Numbers) -> Change:
     return Change(float(means.mean()), float(means.std(ddof=1) / math.sqrt(len(means))), len(means))
 
 
-def unpaired_change(first: Array, last: Array, first_units: Numbers, last_units: Numbers) -> Change:
+def unpaired_change(first: Array, last: Array, first_units: Array, last_units: Array) -> Change:
     """The change from `first` (N) to `last` (M) between different samples: each unit, such as a prompt, counts with its mean.
 
     Numbers of a sample with a single unit count by themselves. The degrees of freedom are those of the smaller sample.
