@@ -36,6 +36,7 @@ _HOME = {
     "VecInfoFactory": "config.registry",
     "load_config": "config.loading",
     "main": "commands.train",
+    "watch": "runs.watch",
 }
 __all__ = sorted(_HOME)
 __version__ = "0.1.0"

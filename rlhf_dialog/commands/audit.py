@@ -1,8 +1,10 @@
 """Audit a reward before training: find bad replies that score higher than true ones.
 
 python scripts/audit.py --config quickstart.yaml --judge FOLDER --output audit.json
+rlhf-dialog audit --reward my_rewards.py:politeness --data chats.jsonl
 
-The audit uses the reward, validation prompts and training replies of a training YAML, and trains nothing. It scores copies,
+The audit uses the reward, validation prompts and training replies of a training YAML, or a reward function and data without
+one, such as a function of TRL's trainers. It trains nothing and needs no model. It scores copies,
 constants, word lists and marks, and searches for replies with a higher score. Whether those are bad is decided by a judge or
 a language model that the reward does not use: --judge or --likelihood. By default the judge is retrieval: are a reply's words
 those that people say after the most similar last turns of the other validation dialogues?
@@ -25,6 +27,7 @@ from rlhf_dialog.commands.evaluate_options import all_judges, place_judge
 from rlhf_dialog.commands.options import REGISTER, DeviceOption, check_run_keys, option, register, run_command
 from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.config.registry import COLON
+from rlhf_dialog.data.dialogue import SEPARATOR
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources import check_path
@@ -32,6 +35,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.untrusted import RunConfig
 from rlhf_dialog.rewards import BaseReward, LikelihoodPrice
 from rlhf_dialog.rewards.base import models_inside
+from rlhf_dialog.rewards.function_reward import FunctionReward
 from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.terminal import Console
 
@@ -41,11 +45,17 @@ if TYPE_CHECKING:
 
 LEAST_PROMPTS = 20
 HOLES = 1  # the exit code
+UNUSED = "none"  # the model of the settings of an audit without a YAML
 
 
 class AuditOptions(DeviceOption):
     description = __doc__
-    config: str = option("YAML of a training, with its data and its reward", metavar="FILE")
+    config: str | None = option("YAML of a training, with its data and its reward", metavar="FILE", rivals="reward")
+    reward: str | None = option(
+        "a reward function in place of a YAML, with --data_path: as of TRL, or f(dialogues)",
+        metavar="FILE:FUNCTION",
+        rivals="reward",
+    )
     output: Path | None = option("JSON file for everything that was found")
     judge: tuple[str, ...] = option(
         "act classifier that the reward never saw, or another reward, `Name`, `FILE.py:FUNCTION` or `{id: Name, args: "
@@ -80,9 +90,12 @@ def check(options: AuditOptions) -> None:
             raise UserError(f"--{name}: found {getattr(options, name)}, wanted at least {number}; {why}")
     check_seed(options.seed)
     check_device(options.device)
-    known = check_run_keys(find_config(options.config), {}, options.register)
-    if options.data_path is not None or known.env.args.data_path:
-        check_path(known.env.args.data_path if options.data_path is None else options.data_path)
+    if options.config is None and (options.reward is None or options.data_path is None):
+        raise UserError("audit: name a YAML, --config FILE, or --reward FILE:FUNCTION and --data_path PATH")
+    known = check_run_keys(find_config(options.config), {}, options.register) if options.config else None
+    data_path = known.env.args.data_path if known and options.data_path is None else options.data_path
+    if data_path:
+        check_path(data_path)
     if options.output:
         check_output("output", options.output, str(options.output))
     if options.likelihood is not None and not Path(options.likelihood).expanduser().is_dir():
@@ -105,8 +118,7 @@ def run(options: AuditOptions) -> int:
     from rlhf_dialog.models.chat_agent import settle_separator
 
     options = options.on_device()
-    path = find_config(options.config)
-    config = RunConfig(load_config(path), path, trusted=True)
+    config = read_config(options)
     keys, data_path = config.config, options.data_path or config.data_path()
     settle_separator(keys, needs_model=False)
     rules = PromptRules.from_keys(keys, **read_columns(options.columns))
@@ -115,6 +127,8 @@ def run(options: AuditOptions) -> int:
     training = Training(rules.load(data_path, "train"))
     reward = config.reward()
     assert reward is not None  # the user named the file
+    if isinstance(reward, FunctionReward):  # a watched one would write down what the audit asks
+        reward.function = getattr(reward.function, "unwatched", reward.function)
     skip = config.config.on_reward_error == "skip"
     scorer = Scorer(place_judge(reward, options.device), skip, config.config.reward_timeout_s)
     judges = load_judges(options, config, scorer.reward)
@@ -127,6 +141,16 @@ def run(options: AuditOptions) -> int:
     effort = {"seconds": round(time.monotonic() - begun, 1), "asked": result.pop("asked")}
     result["settings"] = record_settings(options, config, data_path, plan, len(prompts)) | effort
     return finish(options, result)
+
+
+def read_config(options: AuditOptions) -> RunConfig:
+    """The YAML, or the default settings with the reward that --reward names."""
+    if options.config is not None:
+        path = find_config(options.config)
+        return RunConfig(load_config(path), path, trusted=True)
+    keys: dict[str, Any] = {"model_path": UNUSED, "turn_separator": SEPARATOR}
+    keys |= {"env.args.data_path": options.data_path, "reward_class.id": options.reward}
+    return RunConfig(load_config(keys), Path(), trusted=True)
 
 
 def load_judges(options: AuditOptions, config: RunConfig, reward: BaseReward) -> dict[str, BaseReward]:

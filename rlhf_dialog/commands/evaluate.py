@@ -33,6 +33,7 @@ from rlhf_dialog.evaluation import report
 from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
 from rlhf_dialog.evaluation.untrusted import RunConfig, read_run_config
 from rlhf_dialog.found_files import agent_folder, check_part
+from rlhf_dialog.metrics.evaluate_modules import EvaluateModule
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
@@ -59,6 +60,12 @@ class EvaluateOptions(agent_options.AgentOptions):
         "data to use in place of the configuration's; without a configuration there is no score"
     )
     columns: str | None = option("what the data's columns hold: '{prompt: question}'; default: as configured")
+    metric: tuple[str, ...] = option(
+        "metric of the `evaluate` library, whose Python runs: the folder of one, or a name of the Hub, which needs "
+        "--trust_remote_code; with :KEY one of its results. May be given several times",
+        metavar="NAME|FOLDER[:KEY]",
+        form="repeated",
+    )
     legacy_eou: bool = option("count the separator's text in ROUGE, METEOR and BLEU, as the published tables do")
     split: str = option("default: validation; read test once, for a row to publish", "validation", choices=SPLITS)
     max_prompts: int | None = option("measure at most this number of prompts, drawn with --seed; default: all")
@@ -97,6 +104,7 @@ def check(options: EvaluateOptions) -> None:
         if folder:
             check_part(folder, options.trust_config)
             check_folder(folder, key)
+    metric_modules(options)
     if options.data_path is not None:
         check_path(options.data_path)
     if options.config:
@@ -133,6 +141,11 @@ def run(options: EvaluateOptions) -> None:
     result["settings"] = record_settings(options, task, sampling, judges, prompts)
     result[LOCAL_KEY] = local_names(result["settings"])
     write_results(options, report.finite(result), comparison)
+
+
+def metric_modules(options: EvaluateOptions) -> list[EvaluateModule]:
+    """Those of --metric; none is loaded yet. Raises UserError for one that is not there, or that is not trusted."""
+    return [EvaluateModule(word, options.trust_remote_code, "--metric") for word in dict.fromkeys(options.metric)]
 
 
 def choose_sampling(options: EvaluateOptions, own: "Sampling") -> "Sampling":
@@ -228,6 +241,9 @@ def build_judges(options: EvaluateOptions, task: Task) -> "Judges":
     if options.intent_model and not (judges.intent and classifiers):
         judges.intent = Intent(options.intent_model, precision="fp32").move_to(options.device)
     agent_options.set_judges(judges, options)
+    judges.modules = metric_modules(options)
+    for module in judges.modules:
+        module.load()
     judges.legacy_eou, judges.seed = options.legacy_eou, options.seed
     return judges
 
@@ -293,6 +309,7 @@ def record_settings(
         "judges": list(options.judge),
         "relevance_models": {name: str(path) for name, path in agent_options.relevance_folders(options).items()},
         "own_metrics": judges.own_metrics,
+        **({"metrics": list(options.metric)} if options.metric else {}),
         "best_of": options.best_of,
         **({"draws": options.draws} if options.draws > 1 else {}),
         "truncation_penalty": judges.scorer.truncation_penalty if judges.scorer else None,

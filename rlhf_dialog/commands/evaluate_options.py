@@ -11,7 +11,7 @@ from rlhf_dialog.config.registry import COLON, MetricFactory, RewardFactory
 from rlhf_dialog.data.hub import model_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import agent_folder
-from rlhf_dialog.rewards.base import BaseReward, free_name, walk
+from rlhf_dialog.rewards.base import BaseReward, check_alone, free_name, walk
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.function_reward import FunctionReward
 from rlhf_dialog.rewards.intent import KEY as INTENT_KEY
@@ -103,6 +103,7 @@ def reward_judges(words: Sequence[str], device: str) -> dict[str, BaseReward]:
                 reward = place_judge(build_reward(node["id"], node.get("args") or {}), device)
             except UserError as error:
                 raise error.with_location("args", "reward_class.args").with_location("--judge") from error
+            check_alone(reward, "--judge")
             judges[free_name(f"judge_{reward.name}", judges)] = reward
     return judges
 

@@ -34,6 +34,8 @@ def notes(
         f"(distinct-n: of blocks of {BLOCK} replies; Student's t where there are fewer than {FEW}). They are of this one run: an "
         "agent of another training seed may differ by more."
     ]
+    if scalars := [name for module in judges.modules for name in module.names if name in module.scalars]:
+        lines.append(f"Without an interval, because its module gives one number for all replies: {', '.join(scalars)}.")
     parts = list(walk(judges.scorer.reward)) if judges.scorer else []
     rewards = [one for one in parts if isinstance(one, RelevanceReward)]
     classifiers = [one for one in parts if isinstance(one, Intent)]

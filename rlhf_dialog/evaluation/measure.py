@@ -14,6 +14,7 @@ from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers, Statistic
 from rlhf_dialog.evaluation.replies import Replies, have_acts, have_references
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
+from rlhf_dialog.metrics.evaluate_modules import EvaluateModule
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, corpus_bleu, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, copied_share, others
 from rlhf_dialog.models.part_sizes import PartSizes
@@ -37,8 +38,9 @@ class Judges:
     `scorer`: the run's own reward, with its truncation penalty and the rule for a reply without a score (by default an error);
     `intent`: a classifier of acts, usually the reward's own; `judge`: one that the reward never saw; `relevance`: models that
     say whether a reply fits its prompt, by the names of their metrics; `user_judges`: what else gives each reply a number, by the
-    name of its metric; `wordnet`: the result of `load_wordnet`; `legacy_eou`: as in the published results, the text `<EOU>` is
-    appended to references and finished replies; `seed` determines the other prompts of `meteor_shuffled` and of the recall.
+    name of its metric; `modules`: those of the `evaluate` library; `wordnet`: the result of `load_wordnet`; `legacy_eou`: as in
+    the published results, the text `<EOU>` is appended to references and finished replies; `seed` determines the other prompts
+    of `meteor_shuffled` and of the recall.
     `purpose` and `iteration` are passed to the reward before it scores. `sizes`: how many dialogues a judge reads at a time.
     """
 
@@ -47,6 +49,7 @@ class Judges:
     judge: Intent | None = None
     relevance: dict[str, RelevanceModel] = field(default_factory=dict)
     user_judges: dict[str, BaseReward] = field(default_factory=dict)
+    modules: list[EvaluateModule] = field(default_factory=list)
     wordnet: object | None = None
     legacy_eou: bool = False
     seed: int = 0
@@ -56,8 +59,9 @@ class Judges:
 
     @property
     def own_metrics(self) -> list[str]:
-        """The names of the metrics of `relevance` and `user_judges`."""
-        return [f"{name}_r{k}" for name in self.relevance for k in KS] + list(self.user_judges)
+        """The names of the metrics of `relevance`, `user_judges` and `modules`, of these once they are measured."""
+        of_modules = [name for module in self.modules for name in module.names]
+        return [f"{name}_r{k}" for name in self.relevance for k in KS] + list(self.user_judges) + of_modules
 
 
 def default_judges(scorer: Scorer | None) -> Judges:
@@ -73,6 +77,7 @@ class Measured:
     per_prompt: dict[str, Array]  # B numbers each; NaN for a prompt without one
     per_block: dict[str, Array] = field(default_factory=dict)  # one number for each block
     pooled: dict[str, Statistic] = field(default_factory=dict)  # BLEU, macro-F1, perplexity: B rows each
+    scalars: dict[str, float] = field(default_factory=dict)  # one number of all replies, which has no interval
     dialogues: Numbers | None = None  # B numbers from 0: the dialogue of each prompt; None: each is one by itself
 
     def statistics(self) -> dict[str, Statistic]:
@@ -85,7 +90,7 @@ class Measured:
 
     def points(self) -> dict[str, float]:
         """The point estimate of every metric."""
-        return {name: statistic.point for name, statistic in self.statistics().items()}
+        return {name: statistic.point for name, statistic in self.statistics().items()} | self.scalars
 
 
 @without_tf32()
@@ -131,6 +136,7 @@ def average_draws(draws: Sequence[Measured]) -> Measured:
             name: replace(statistic, rows=np.sum([one.pooled[name].rows for one in draws], axis=0))
             for name, statistic in first.pooled.items()
         },
+        {name: float(np.mean([one.scalars[name] for one in draws])) for name in first.scalars},
         first.dialogues,
     )
 
@@ -177,6 +183,12 @@ def _add_own(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> N
         begin_scoring(reward, judges.purpose, judges.iteration)
         scorer = Scorer(reward, skip_unscored=True, sizes=judges.sizes)
         measured.per_prompt[name] = _array(scorer.score(dialogues).total)
+    for module in judges.modules:
+        for name, value in module.compute(dialogues).items():
+            if isinstance(value, list):
+                measured.per_prompt[name] = _array(value)
+            else:
+                measured.scalars[name] = value
 
 
 def _add_overlap(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> None:
@@ -223,7 +235,8 @@ def _array(values: Iterable[float]) -> Array:
 
 def with_intervals(measured: Measured, seed: int = 0) -> dict[str, Interval]:
     """Mean and 95 % interval of every metric, over dialogues, or over blocks for distinct-n."""
-    return {name: intervals.interval(statistic, seed) for name, statistic in measured.statistics().items()}
+    found = {name: intervals.interval(statistic, seed) for name, statistic in measured.statistics().items()}
+    return found | {name: UNKNOWN | {"mean": value} for name, value in measured.scalars.items()}
 
 
 def differences(before: Measured, after: Measured, seed: int = 0) -> dict[str, Interval]:
@@ -243,6 +256,9 @@ def differences(before: Measured, after: Measured, seed: int = 0) -> dict[str, I
         if left_out:
             compared[name]["left_out"] = left_out
             logger.warning("difference of %s: %d prompts are left out, because one side has no number", name, left_out)
+    for name in before.scalars | after.scalars:
+        change = after.scalars.get(name, math.nan) - before.scalars.get(name, math.nan)
+        compared[name] = UNKNOWN | {"mean": change}
     return compared
 
 

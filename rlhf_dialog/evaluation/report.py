@@ -78,8 +78,10 @@ def metric_tables(result: dict[str, Any], width: int) -> Iterator[Table]:
 
 
 def cell(metric: dict[str, float | None], form: str) -> str:
-    """The numbers of a metric, or a dash when there are none."""
-    return "-" if metric["mean"] is None else form.format(**metric)
+    """The numbers of a metric, or a dash when there are none; without an interval, its mean alone."""
+    if metric["mean"] is None:
+        return "-"
+    return form.format(**metric) if metric["low"] is not None else f"{metric['mean']:.3f}"
 
 
 def split_rows(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:

@@ -17,7 +17,7 @@ from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files, is_below, not_trusted
 from rlhf_dialog.json_files import map_leaves
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, check_alone
 from rlhf_dialog.rewards.composite import build_reward
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,9 @@ class RunConfig:
         if why:
             logger.warning("no score and no measures of the reward: %s", self._refusal(f"reward_class.{why}"))
             return None
-        return build_reward(name, args, self.config.env.args.columns)
+        reward = build_reward(name, args, self.config.env.args.columns)
+        check_alone(reward, f"{self.path}: reward_class")
+        return reward
 
     def environment(self, named: dict[str, Any]) -> EnvironmentConfig | None:
         """The environment with the arguments that the user named. Raises UserError as `check_class` where it is not trusted."""

@@ -5,6 +5,7 @@
   resample it.
 """
 
+from rlhf_dialog.metrics.evaluate_modules import EvaluateInfo
 from rlhf_dialog.metrics.nlp import NLPVecInfo, VecInfo
 
-__all__ = ["NLPVecInfo", "VecInfo"]
+__all__ = ["EvaluateInfo", "NLPVecInfo", "VecInfo"]

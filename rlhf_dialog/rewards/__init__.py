@@ -16,6 +16,7 @@ from rlhf_dialog.rewards.composite import CompositeReward, NoReward, build_rewar
 from rlhf_dialog.rewards.copy_price import CopyPrice
 from rlhf_dialog.rewards.encoder_similarity import EncoderSimilarity
 from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.judge import JudgeReward
 from rlhf_dialog.rewards.length import LengthHold, LengthMatch
 from rlhf_dialog.rewards.likelihood import LikelihoodPrice
 from rlhf_dialog.rewards.meteor import Meteor
@@ -31,6 +32,7 @@ __all__ = [
     "CopyPrice",
     "EncoderSimilarity",
     "Intent",
+    "JudgeReward",
     "LengthHold",
     "LengthMatch",
     "LikelihoodPrice",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Real
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
@@ -29,16 +30,30 @@ def as_reward_error(name: str, cls: type) -> AbstractContextManager[None]:
 class NoScore(float):
     """A missing score that says why: NaN, which `on_reward_error: skip` leaves out like None, with a reason for the ledger.
 
+    `words`: what a judge has written, for the ledger.
+
     >>> NoScore("the server did not answer").why
     'the server did not answer'
     """
 
     why: str
+    words: str
 
-    def __new__(cls, why: str) -> "NoScore":
+    def __new__(cls, why: str, words: str = "") -> "NoScore":
         score = super().__new__(cls, math.nan)
-        score.why = why
+        score.why, score.words = why, words
         return score
+
+
+class JudgedScore(float):
+    """A score with the `words` of the judge that gave it, for the ledger."""
+
+    words: str
+
+    def __new__(cls, score: float, words: str) -> "JudgedScore":
+        made = super().__new__(cls, score)
+        made.words = words
+        return made
 
 
 class BaseReward:
@@ -64,6 +79,8 @@ class BaseReward:
     lifts_kl: bool = False
     # around each call: brings its models to the device
     at_work: Callable[[], AbstractContextManager[Any]] = nullcontext
+    # True: it compares the replies to one prompt with each other, so only a rollout can ask it
+    compares: bool = False
     # of a weighted sum of rewards, its parts by their names in logs and tables
     weighted_parts: "Mapping[str, Part]" = MappingProxyType({})
 
@@ -128,6 +145,11 @@ class BaseReward:
         return self
 
     # -- during a run
+
+    def begin_run(self, folder: Path, seed: int, rank: int) -> None:
+        """Called once in a training, before anything is scored: the run's folder, which may not be there yet."""
+        for child in self.children():
+            child.begin_run(folder, seed, rank)
 
     def begin_scoring(self, purpose: Purpose, iteration: int) -> None:
         """Called before each scoring, in the main thread, with purpose and iteration (from 1); on all ranks for a rollout.
@@ -217,6 +239,16 @@ def runs_user_code(reward: BaseReward) -> bool:
     """Whether the reward, or one inside of it, is not of this package, or calls a function of the user's."""
     classes = [getattr(one, "function", type(one)) for one in walk(reward)]
     return any(not str(getattr(one, "__module__", "")).startswith("rlhf_dialog.") for one in classes)
+
+
+def check_alone(reward: BaseReward, place: str) -> None:
+    """Raises UserError where the reward, or one inside of it, compares replies, but is asked about single ones at `place`."""
+    for one in walk(reward):
+        if one.compares:
+            what = f"the reward '{one.name}' ranks the replies to one prompt, which only training has"
+            raise UserError(
+                f"{place}: {what}; use one that scores single replies, such as JudgeReward with mode: score"
+            )
 
 
 READS_REFERENCE = " (reads the reference)"  # behind the name of a row that such a reward has chosen

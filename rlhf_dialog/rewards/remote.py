@@ -4,9 +4,9 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
@@ -21,13 +21,15 @@ REMEDY = (
     "without the dialogues that have no score"
 )
 Scores = list[float | None]
+J = TypeVar("J")
+T = TypeVar("T")
 
 
 class NoAnswer(RewardError):
     """The server gave no usable scores; `said` is the fault alone, without what to do."""
 
-    def __init__(self, said: str):
-        super().__init__(f"reward 'remote': {said}. {REMEDY}")
+    def __init__(self, said: str, name: str):
+        super().__init__(f"reward '{name}': {said}. {REMEDY}")
         self.said = said
 
 
@@ -71,9 +73,10 @@ class RemoteReward(BaseReward):
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number for each dialogue. Raises RewardError at the first dialogue for which the server gave no score."""
         scores: list[float] = []
-        for batch in self._in_batches(dialogues, lambda batch: self._scores(batch, self.retries)):
+        batches = self._batches(dialogues)
+        for batch in in_threads(batches, lambda batch: self._scores(batch, self.retries), self.num_workers):
             if None in batch:
-                raise NoAnswer(f"{self.shown} gave null for dialogue {len(scores) + batch.index(None)}")
+                raise NoAnswer(f"{self.shown} gave null for dialogue {len(scores) + batch.index(None)}", self.name)
             scores += [score for score in batch if score is not None]
         return scores
 
@@ -93,45 +96,60 @@ class RemoteReward(BaseReward):
                 logger.warning("%s", error)
                 return [NoScore(error.said)] * len(batch)
 
-        return [score for batch in self._in_batches(dialogues, scores) for score in batch]
+        return [score for batch in in_threads(self._batches(dialogues), scores, self.num_workers) for score in batch]
 
-    def _in_batches(self, dialogues: list[Dialogue], score: Callable[[list[Dialogue]], Scores]) -> list[Scores]:
-        """The scores of each batch, in order; after the first error no further batch begins."""
-        batches = [dialogues[i : i + self.batch_size] for i in range(0, len(dialogues), self.batch_size)]
-        if self.num_workers == 1:
-            return [score(batch) for batch in batches]
-        failed = threading.Event()
-
-        def begin(batch: list[Dialogue]) -> Scores:
-            if failed.is_set():
-                return []  # nobody reads it: an earlier batch has failed
-            try:
-                return score(batch)
-            except BaseException:
-                failed.set()
-                raise
-
-        pool = ThreadPoolExecutor(self.num_workers)
-        try:
-            return list(pool.map(begin, batches))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    def _batches(self, dialogues: list[Dialogue]) -> list[list[Dialogue]]:
+        return [dialogues[i : i + self.batch_size] for i in range(0, len(dialogues), self.batch_size)]
 
     def _scores(self, batch: list[Dialogue], retries: int) -> Scores:
         """The server's scores of one batch. Raises NoAnswer when there are none after the last retry."""
         body = json.dumps({"dialogues": [as_json(dialogue) for dialogue in batch]}, allow_nan=False).encode()
-        pause = self.backoff_s
-        for attempt in range(1, retries + 2):
-            try:
-                return _read_scores(self._client.ask("POST", self._target, body), len(batch))
-            except RequestFailed as error:
-                fault, again = str(error), error.again
-            if attempt > retries or not again:
-                break
-            logger.info("reward 'remote': %s %s; attempt %d follows", self.shown, fault, attempt + 1)
-            time.sleep(min(pause, MAX_BACKOFF))
-            pause *= 2
-        raise NoAnswer(f"{self.shown} {fault} (tried {'once' if attempt == 1 else f'{attempt} times'})")
+
+        def ask() -> Scores:
+            return _read_scores(self._client.ask("POST", self._target, body), len(batch))
+
+        return ask_again(ask, retries, self.backoff_s, self.shown, self.name)
+
+
+def ask_again(ask: Callable[[], T], retries: int, backoff_s: float, shown: str, name: str) -> T:
+    """What `ask` returns, which raises RequestFailed; asked at most `retries` times more where that may help.
+
+    Raises NoAnswer of the reward `name` and the server `shown` after the last one. The waiting time doubles.
+    """
+    pause = backoff_s
+    for attempt in range(1, retries + 2):
+        try:
+            return ask()
+        except RequestFailed as error:
+            fault, again = str(error), error.again
+        if attempt > retries or not again:
+            break
+        logger.info("reward '%s': %s %s; attempt %d follows", name, shown, fault, attempt + 1)
+        time.sleep(min(pause, MAX_BACKOFF))
+        pause *= 2
+    raise NoAnswer(f"{shown} {fault} (tried {'once' if attempt == 1 else f'{attempt} times'})", name)
+
+
+def in_threads(jobs: Sequence[J], work: Callable[[J], T], num_workers: int) -> list[T]:
+    """The result of each job, in order, `num_workers` at a time; after the first error no further job begins."""
+    if num_workers == 1:
+        return [work(job) for job in jobs]
+    failed = threading.Event()
+
+    def begin(job: J) -> T:
+        if failed.is_set():
+            return cast(T, None)  # nobody reads it: an earlier job has failed
+        try:
+            return work(job)
+        except BaseException:
+            failed.set()
+            raise
+
+    pool = ThreadPoolExecutor(num_workers)
+    try:
+        return list(pool.map(begin, jobs))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def as_json(dialogue: Dialogue) -> dict[str, Any]:

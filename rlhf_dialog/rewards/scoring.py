@@ -23,6 +23,7 @@ from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.rewards.base import (
     DEVIATION,
     BaseReward,
+    JudgedScore,
     NoScore,
     Part,
     Purpose,
@@ -192,7 +193,7 @@ class Scorer:
         for i, (value, dialogue) in enumerate(zip(values, dialogues, strict=True)):
             is_number = isinstance(value, Real)
             if is_number and math.isfinite(number := _as_float(value)):
-                scores.append(number)
+                scores.append(value if isinstance(value, JudgedScore) else number)
             elif self.skip_unscored and (is_number or value is None):
                 missing.append(i)
                 why = "no score" if value is None else _shown(value)

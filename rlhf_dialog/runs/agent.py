@@ -25,7 +25,7 @@ from rlhf_dialog.models.chat_agent import settle_separator
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.saved_agent import save_agent
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, check_alone
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import identity
@@ -157,9 +157,7 @@ class PPOAgent:
         self.world = world = process_group.start(config)
         if self.start.resume:
             keep_beginning(config, world, self.run_folder / "checkpoints")
-        if config.trust_remote_code:
-            paths = {"model_path": config.model_path, "ref_model": config.ref_model}
-            warn_of_remote_code(paths | {"env.args.tokenizer_path": config.env.args.tokenizer_path})
+        self._warn_of_code()
         settle_separator(config)
         seed_rank(config.seed, world)
         batch_plan(config, world.size)
@@ -169,6 +167,7 @@ class PPOAgent:
             reward = self.reward or self._build_reward()
             vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
             source, validation = self.read_source(reward)
+            self._begin_rewards(reward, validation)
         if validation:
             world.on_main(validation.check)
         engine = EngineService(config, self.run_folder, world) if config.engine else None
@@ -195,6 +194,19 @@ class PPOAgent:
             engine.attach(self.trainer)
         report_size(self.trainer, source, validation, memory)
         return self.trainer
+
+    def _warn_of_code(self) -> None:
+        config = self.config
+        if config.trust_remote_code:
+            paths = {"model_path": config.model_path, "ref_model": config.ref_model}
+            warn_of_remote_code(paths | {"env.args.tokenizer_path": config.env.args.tokenizer_path})
+
+    def _begin_rewards(self, reward: BaseReward, validation: Validation | None) -> None:
+        """Tell the rewards of the run where it is. Raises UserError for one that compares replies where there is one alone."""
+        if self.config.num_responses_per_prompt < 2:
+            check_alone(reward, "num_responses_per_prompt: 1")
+        for one in (reward, *(validation.other_rewards() if validation else ())):
+            one.begin_run(self.run_folder, self.config.seed, self.world.rank)
 
     def _build_reward(self) -> BaseReward:
         """The reward of the YAML; code of the user's that seeds or draws numbers does not change those of the run."""

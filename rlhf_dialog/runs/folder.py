@@ -10,6 +10,7 @@ from rlhf_dialog.atomic_files import remove_whole, repair_swaps
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import is_below
+from rlhf_dialog.rewards.judge import CACHE
 from rlhf_dialog.runs.checkpoint import checkpoints_of, finish_saving, iteration_of, newest_checkpoint
 from rlhf_dialog.runs.metrics_file import read_metrics, scan_metrics
 
@@ -140,7 +141,7 @@ def check_metrics(run: Path, source: Path) -> None:
 
 def clear(folder: Path, kept: Path | None = None) -> None:
     """Remove the files of a run, and nothing else; `kept` is a folder in one of its folders that the new run has made."""
-    for path in (folder / name for name in RUN_FILES):
+    for path in (*(folder / name for name in RUN_FILES), *folder.glob(CACHE.format(rank="*"))):
         holds_kept = kept and path.is_dir() and path.resolve() == kept.parent.resolve()
         for one in list(path.iterdir()) if holds_kept else [path]:
             if kept is None or one.resolve() != kept.resolve():

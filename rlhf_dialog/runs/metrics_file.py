@@ -1,13 +1,17 @@
 """What a metrics.jsonl says: its lines, what is wrong with one, and what stays of it before a run goes on."""
 
 import json
+import math
 import sys
+from collections.abc import Sequence
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.errors import UserError
 
+METRICS = "metrics.jsonl"
 REMEDY = "correct or remove that line, or restore the file from a copy"
 
 
@@ -60,3 +64,34 @@ def cut_metrics(path: Path, iteration: int) -> None:
     if len(rows) < iteration:
         raise UserError(f"{path}: {fault or f'line {len(rows) + 1} is missing'}; {REMEDY}")
     replace_text(path, "".join(json.dumps(row) + "\n" for row in rows[:iteration]))
+
+
+def rank_file(path: Path, rank: int) -> Path:
+    """That of a process of a watched run: `metrics.jsonl` of rank 0, `metrics.1.jsonl` of rank 1."""
+    return path.with_suffix(f".{rank}{path.suffix}") if rank else path
+
+
+def rank_files(path: Path) -> list[Path]:
+    """The file of rank 0, and those of the other ranks that are there."""
+    names = [one.name.split(".")[-2] for one in path.parent.glob(f"{path.stem}.*{path.suffix}")]
+    return [path, *(rank_file(path, rank) for rank in sorted(int(name) for name in names if name.isdecimal()))]
+
+
+def join_ranks(ranks: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The rows of several ranks as one run: `episodes` of all, of other numbers the means, weighted by each row's replies."""
+    counted = [
+        [(row, (row.get("episodes") or 0) - (before.get("episodes") or 0)) for before, row in pairwise([{}, *rows])]
+        for rows in ranks
+    ]
+    joined: list[dict[str, Any]] = []
+    episodes = 0
+    for pairs in zip_longest(*counted):
+        there = [pair for pair in pairs if pair]
+        episodes += sum(replies for _, replies in there)
+        row: dict[str, Any] = {}
+        for name in dict.fromkeys(name for one, _ in there for name in one):
+            known = [(one[name], replies) for one, replies in there if one.get(name) is not None]
+            total = sum(replies for _, replies in known)
+            row[name] = math.fsum(value * replies for value, replies in known) / total if total else None
+        joined.append(row | {"iteration": len(joined) + 1, "episodes": episodes})
+    return joined

@@ -13,16 +13,17 @@ from rlhf_dialog.evaluation.run_page.page import PageSample, RunRecord
 from rlhf_dialog.found_files import check_files, is_below
 from rlhf_dialog.json_files import FAULTS, json_or, parse_json
 from rlhf_dialog.runs.checkpoint import checkpoint_of_found_run, checkpoints_of
-from rlhf_dialog.runs.metrics_file import read_metrics
+from rlhf_dialog.runs.metrics_file import METRICS, join_ranks, rank_files, read_metrics
 from rlhf_dialog.runs.services.ledger import LEDGER, read_ledger
 
-READ = ("metrics.jsonl", "config.yaml", LEDGER, LOCAL_NAMES, "replies.jsonl", "evaluation.json")
+READ = ("config.yaml", LOCAL_NAMES, "replies.jsonl", "evaluation.json")
 TURNS = 3  # of a prompt that are shown
 
 
 def check_run(folder: Path) -> None:
     """Raises UserError for a file that a page, a plot or a card reads of a run and that may not be opened (`found_files`)."""
-    check_files(folder, READ)
+    of_ranks = [path.name for name in (METRICS, LEDGER) for path in rank_files(folder / name)]
+    check_files(folder, [*of_ranks, *READ])
     checkpoints = folder / "checkpoints"
     if is_below(checkpoints, folder):  # others are not read
         check_files(checkpoints, ["latest", *(f"{one.name}/trainer.json" for one in checkpoints_of(checkpoints))])
@@ -31,9 +32,10 @@ def check_run(folder: Path) -> None:
 def read_run(folder: Path) -> RunRecord:
     """The run in the folder. Raises UserError for one without metrics, and for files that are damaged or may not be opened."""
     check_run(folder)
-    metrics, config = folder / "metrics.jsonl", folder / "config.yaml"
+    metrics, config = folder / METRICS, folder / "config.yaml"
     try:
-        rows = read_metrics(metrics)
+        ranks = [read_metrics(path) for path in rank_files(metrics)]
+        rows = join_ranks(ranks) if len(ranks) > 1 else ranks[0]
     except OSError as error:
         raise UserError(f"{metrics}: cannot be read: {error.strerror}; name the folder of a run") from error
     if not rows:
@@ -41,7 +43,7 @@ def read_run(folder: Path) -> RunRecord:
     settings = read_yaml(config) if config.is_file() else {}
     run = RunRecord(str(folder), rows, settings, read_samples(folder), facts_of(folder, len(rows)))
     with suppress(OSError):
-        newest, first, pairs = read_ledger(folder / LEDGER)
+        newest, first, pairs = read_ledger(*rank_files(folder / LEDGER))
         run = replace(run, newest=newest, first=first, pairs=pairs)
     return run
 

@@ -10,6 +10,7 @@ from rlhf_dialog.data.prompts import load_prompts
 from tests.parts import tiny
 from tests.parts.classifiers import save_classifier
 from tests.parts.evaluations import save_plain
+from tests.parts.processes import ROOT
 
 OWN = """
 from rlhf_dialog import BaseReward, RewardFactory
@@ -117,6 +118,56 @@ def test_judges_look_at_every_probe(data, own, tmp_path, capsys):
     assert result["probes"]["empty"]["judges"]["likelihood"]["mean"]["mean"] < 0
     assert "judge_retrieval" not in capsys.readouterr().out
     assert code in (0, 1)
+
+
+FUNCTIONS = """
+import sys
+sys.path.insert(0, {root!r})
+from rlhf_dialog import watch
+
+def pays_length(prompts, completions, **columns):
+    return [float(len(text.split())) for text in completions]
+
+def is_true(completions, reference):
+    return [float(text == true) for text, true in zip(completions, reference)]
+
+watched = watch(pays_length, folder="watched")
+"""
+
+
+@pytest.mark.parametrize("function", ["pays_length", "watched"])
+def test_a_function_alone_is_audited(data, tmp_path, monkeypatch, capsys, function):
+    """Without a run, a model or a YAML; a watched function writes nothing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(FUNCTIONS.format(root=str(ROOT)), encoding="utf-8")
+    words = ["--reward", f"mine.py:{function}", "--data", data, "--output", "audit.json", *SMALL]
+    assert audit.main(words) == 1
+    result = json.loads((tmp_path / "audit.json").read_text(encoding="utf-8"))
+    holes = {finding["probe"]: finding["mean"] for finding in result["findings"] if finding["hole"]}
+    assert holes["repeated word, 16"] > 5
+    assert result["settings"]["reward_class"]["id"] == f"mine.py:{function}"
+    assert "hole: repeated word, 16: paid +" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.json", "mine.py"]
+
+
+def test_a_sound_function_has_no_hole(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(FUNCTIONS.format(root=str(ROOT)), encoding="utf-8")
+    assert audit.main(["--reward", "mine.py:is_true", "--data", data, *SMALL]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--reward", "mine.py:pays_length"], "--data_path"),
+        (["--data", "d"], "--reward FILE:FUNCTION"),
+        (["--reward", "absent.py:f", "--data", "DATA"], "absent.py"),
+    ],
+)
+def test_a_function_without_what_it_needs(data, tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    assert audit.main([data if word == "DATA" else word for word in words]) == 2
+    assert said in capsys.readouterr().err
 
 
 IN_THE_SEARCH = 23  # calls of the reward: 17 in the checks of the batch, 3 for the probes

@@ -28,6 +28,7 @@ from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.reward_model import RewardModel
+from tests.metrics.test_evaluate_modules import write as write_module
 from tests.parts import tiny
 from tests.parts.evaluations import BASELINES, COUNTS, OVERLAP, evaluated, save_plain, save_run
 from tests.parts.relevance_models import save_letters
@@ -72,6 +73,37 @@ def test_one_agent(script, runs, prompts, tmp_path, capsys):
     assert settings["num_dialogues"] == len({prompt.meta["dialogue"] for prompt in prompts}) < len(prompts)
     assert (settings["sampling"]["max_new_tokens"], settings["meteor"]) == (9, "meteor_exact_stem")
     assert "true_replies" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_modules_of_the_evaluate_library_are_rows_and_columns(script, runs, tmp_path, capsys):
+    word = write_module(tmp_path, '{"each": lengths, "mean": sum(lengths) / len(lengths)}')
+    words = ("--agent", runs[0], "--baseline", runs[1], "--max_prompts", 6, "--metric", word, "--draws", 2)
+    result = evaluated(script, tmp_path, *words, "--report", tmp_path / "report.md")
+    for row in (result["after"], *result["baselines"].values()):
+        assert row["lengths/each"]["mean"] == pytest.approx(row["lengths/mean"]["mean"])
+        assert (row["lengths/each"]["low"] is None, row["lengths/mean"]["low"]) == (False, None)
+    assert result["difference"]["lengths/mean"]["high"] is None
+    assert result["settings"]["own_metrics"] == ["lengths/each", "lengths/mean"]
+    assert result["settings"]["metrics"] == [word]
+    assert "one number for all replies: lengths/mean." in (tmp_path / "report.md").read_text()
+    assert "lengths/mean" in capsys.readouterr().out
+
+
+def test_a_metric_of_the_hub_is_refused_before_anything_is_loaded(runs, tmp_path, capsys):
+    words = ["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), "--metric", "some/metric:key"]
+    assert evaluate.main(words) == 2
+    assert "--metric: 'some/metric:key': is a name of the Hub" in capsys.readouterr().err
+    assert not (tmp_path / "e.json").exists()
+
+
+@pytest.mark.slow
+def test_a_found_configuration_runs_no_module(script, data, tmp_path):
+    word = write_module(tmp_path, "1 / 0", columns="open('ran', 'w')")
+    info = {"id": "EvaluateInfo", "args": {"modules": [word, "some/metric"], "trust_remote_code": True}}
+    agent = save_run(tmp_path / "run", data, seed=1, vec_info_class=info)
+    result = evaluated(script, tmp_path, "--agent", agent, "--max_prompts", 4)
+    assert not [name for name in result["metrics"] if "lengths" in name]
 
 
 @pytest.mark.slow

@@ -19,10 +19,10 @@ def composite(part):
     return {"id": "CompositeReward", "args": {"parts": [{"id": "LengthMatch"}, part]}}
 
 
-def test_every_class_of_the_package_is_on_the_list_but_the_remote_reward():
+def test_every_class_of_the_package_is_on_the_list_but_those_that_ask_a_server():
     registries = (RewardFactory, EnvironmentFactory, PolicyFactory)
     names = {name for one in registries for name in one.names() if one.find(name).__module__.startswith("rlhf_dialog.")}
-    assert names - {"RemoteReward"} == REACHES_NOTHING
+    assert names - {"JudgeReward", "RemoteReward"} == REACHES_NOTHING
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,7 @@ def test_every_class_of_the_package_is_on_the_list_but_the_remote_reward():
     [
         (RewardFactory, {"id": "Meteor"}, None),
         (RewardFactory, REMOTE, "id: "),
+        (RewardFactory, {"id": "JudgeReward", "args": {}}, "id: "),
         (RewardFactory, composite(composite(REMOTE)), "args.parts[1].args.parts[1].id: "),
         (RewardFactory, {"id": "Intent", "args": {"intent_model": "./here"}}, None),
         (RewardFactory, {"id": "Intent", "args": {"intent_model": None}}, "args.intent_model: "),  # the model `None`

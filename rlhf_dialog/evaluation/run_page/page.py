@@ -19,7 +19,7 @@ State = Literal["running", "ended", "stopped"]
 Values = list[float | None]
 SCORE = "objective/score"
 FIRST = ("run", "prompt", "reply", "score")  # columns of the newest rollout that a reader looks for
-COUNTERS = ("iteration", "time_steps", "episodes")
+COUNTERS = ("iteration", "time_steps", "episodes", "step")
 TOLERANCE = 1e-5  # of the score; metrics are means of 32-bit numbers
 
 

@@ -19,7 +19,10 @@ from rlhf_dialog.yaml_files import parse_yaml
 
 FEW_ITERATIONS, MIN_ITERATIONS, MIN_VALIDATIONS = 4, 12, 4
 GROWN = 0.1  # nats per token: a KL below it may grow
-JUDGED = "eval/judge_"  # begins the metrics of a judge that the reward does not contain
+JUDGED = (
+    "eval/judge_",
+    "judge/",
+)  # begin the metrics of a judge that the reward does not contain; the second of `watch`
 Row = dict[str, Any]
 MEASURES = {  # how a number is taken from the values of a metric -> how it is said
     "level": "in the last quarter",
@@ -102,7 +105,7 @@ def _findings(rows: Sequence[Row], config: dict[str, Any]) -> Iterator[Finding]:
         yield _validation(rows, validation, rises)
     for name in dict.fromkeys(name for row in rows for name in row if name.startswith(JUDGED)):
         if len(values := finite_values(rows, name)) >= MIN_VALIDATIONS:
-            judge = f"The held-out judge {name.removeprefix(JUDGED)}"
+            judge = f"The held-out judge {name.removeprefix(JUDGED[0]).removeprefix(JUDGED[1])}"
             yield _trend("held-out judge", judge, values, "held-out judge falls", "", rises)
     for metric in dict.fromkeys(one.metric for one in all_signs().values() if one.measure):
         values = finite_values(rows, metric)

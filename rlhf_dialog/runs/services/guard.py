@@ -68,6 +68,22 @@ def change(first: Array, last: Array, dialogues: Numbers) -> Change:
     return Change(float(means.mean()), float(means.std(ddof=1) / math.sqrt(len(means))), len(means))
 
 
+def unpaired_change(first: Array, last: Array, first_units: Array, last_units: Array) -> Change:
+    """The change from `first` (N) to `last` (M) between different samples: each unit, such as a prompt, counts with its mean.
+
+    Numbers of a sample with a single unit count by themselves. The degrees of freedom are those of the smaller sample.
+    """
+    means, errors, sizes = [], [], []
+    for values, units in ((first, first_units), (last, last_units)):
+        numbers = np.unique(units, return_inverse=True)[1]
+        numbers = numbers if numbers.max() > 0 else np.arange(len(values))
+        of_units = np.bincount(numbers, values) / np.bincount(numbers)
+        means.append(float(of_units.mean()))
+        errors.append(float(of_units.std(ddof=1)) / math.sqrt(len(of_units)))
+        sizes.append(len(of_units))
+    return Change(means[1] - means[0], math.hypot(*errors), min(sizes))
+
+
 @dataclass(frozen=True)
 class ValidationSnapshot:
     """What one validation found: N scores, N numbers of the judge, N numbers of the dialogues (None: each prompt has its own)."""

@@ -4,10 +4,11 @@ A row is flat JSON, with the names of metrics.jsonl: `reward/<part>`, its weight
 the order of the prompts, those of all ranks. `ledger_texts` says which have texts; the tables of trackers have them under `all`.
 """
 
+import heapq
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rlhf_dialog.rewards.base import NoScore
 from rlhf_dialog.rewards.scoring import truncation_penalties
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
+from rlhf_dialog.terminal import visible
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -29,7 +31,8 @@ LEDGER = "ledger.jsonl"
 MAX_REASON = 300  # letters of a failure
 MAX_TABLE = 64  # rows of a table in a tracker
 SOME_TEXTS = 8  # rows of an iteration with texts under `ledger_texts: some`
-TEXTS = ("prompt", "reply")
+TEXTS, WORDS = ("prompt", "reply"), "words/"  # WORDS: what a judge has written, by the name of the part
+MAX_WORDS = 2000  # letters
 Row = dict[str, Any]
 
 
@@ -63,6 +66,8 @@ def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
         row |= {"environment": earned} if config.environment else {}
         if config.ledger_texts != "none":
             row |= {"prompt": dialogue.turns_before, "reply": dialogue.response}
+            judged = {name: getattr(part.raw[i], "words", "") for name, part in whole.reward_scores.parts.items()}
+            row |= {f"{WORDS}{name}": visible(words)[:MAX_WORDS] for name, words in judged.items() if words}
         rows.append(row)
     return rows
 
@@ -81,8 +86,13 @@ def keep_some_texts(rows: Sequence[Row]) -> None:
     chosen = [first[prompt] for prompt in sorted(first, key=lambda prompt: crc32(prompt.encode()))]
     kept = [*chosen, *(number for number in range(len(rows)) if number not in chosen)][:SOME_TEXTS]
     for number, row in enumerate(rows):
-        for name in TEXTS if number not in kept else ():
-            row.pop(name, None)
+        for name in filter(is_text, list(row)) if number not in kept else ():
+            del row[name]
+
+
+def is_text(column: str) -> bool:
+    """Whether a column of the ledger is one of `ledger_texts`."""
+    return column in TEXTS or column.startswith(WORDS)
 
 
 class Ledger:
@@ -137,7 +147,7 @@ class LedgerService(Service):
             keep_some_texts(rows)
         self.output.use(LEDGER, lambda ledger: ledger.write(rows))
         if interval and iteration % interval == 0:
-            self.show_table(iteration, *table_of(rows, () if texts == "all" else TEXTS))
+            self.show_table(iteration, *table_of(rows, texts == "all"))
 
     def end(self, error: BaseException | None) -> None:
         self.output.close()
@@ -158,13 +168,16 @@ def read_rows(path: Path) -> Iterator[tuple[int, Row]]:
                 yield end, row
 
 
-def read_ledger(path: Path) -> tuple[list[Row], list[Row], list[tuple[Row, Row]]]:
+def read_ledger(*paths: Path) -> tuple[list[Row], list[Row], list[tuple[Row, Row]]]:
     """The rows of the newest iteration; the rows with a reply of the first iteration that has any; and of each prompt that was
-    answered in two iterations, its first and its newest row with a reply, those that lie farthest apart first."""
+    answered in two iterations, its first and its newest row with a reply, those that lie farthest apart first.
+
+    `paths`: those of all ranks of a watched run.
+    """
     newest: list[Row] = []
     early: list[Row] = []
     pairs: dict[tuple[Any, Any], tuple[Row, Row]] = {}
-    for _, row in read_rows(path):
+    for _, row in heapq.merge(*map(read_rows, paths), key=lambda pair: pair[1]["iteration"]):
         if newest and newest[0]["iteration"] != row["iteration"]:
             newest = []
         newest.append(row)
@@ -190,10 +203,10 @@ def cut_ledger(path: Path, iteration: int) -> None:
         logger.warning("%s: ends with iteration %d, but the run goes on after %d", path, reached, iteration)
 
 
-def table_of(rows: Sequence[Row], left_out: Collection[str] = ()) -> tuple[list[str], list[list[Any]]]:
+def table_of(rows: Sequence[Row], texts: bool = True) -> tuple[list[str], list[list[Any]]]:
     """The first rows as a table for trackers: columns, and the cells of each row, None where it lacks one; lists as lines."""
     rows = rows[:MAX_TABLE]
-    columns = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in left_out]
+    columns = [name for name in dict.fromkeys(name for row in rows for name in row) if texts or not is_text(name)]
     cells = [[row.get(name) for name in columns] for row in rows]
     return columns, [["\n".join(map(str, x)) if isinstance(x, list) else x for x in row] for row in cells]
 

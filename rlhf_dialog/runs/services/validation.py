@@ -4,7 +4,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.measure import Measured, default_judges, measure
 from rlhf_dialog.evaluation.replies import Replies, generate_share, join_replies
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, check_alone
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.scoring import Scorer, penalty_keys
 from rlhf_dialog.runs.services.base import Metrics, PPORun, Service
@@ -68,8 +68,14 @@ class Validation(Service):
         """The metrics of the answers of all ranks. Raises RewardError when the reward fails."""
         raise NotImplementedError
 
+    def other_rewards(self) -> Iterable[BaseReward]:
+        """Those beside the reward of the run."""
+        return ()
+
     def move_to(self, device: str) -> None:
-        """Move the judge's models, if it has any; the reward is moved by the run."""
+        """Move the models of `other_rewards`; the reward is moved by the run."""
+        for reward in self.other_rewards():
+            reward.move_to(device)
 
     def check(self) -> None:
         """Find errors before training. Raises UserError for an unknown `eval_metric`, RewardError for a reward that fails."""
@@ -154,13 +160,13 @@ class ValidationService(Validation):
                 judge = build_reward(config.guard.judge.id, config.guard.judge.args, config.env.args.columns)
             except UserError as error:
                 raise error.with_location("guard.judge", "reward_class") from error
+            check_alone(judge, "guard.judge")
             judge.check_prompts(prompts, " of the validation split (guard.judge)")
             self.judge = f"judge_{judge.name}"
             self.judges.user_judges = {self.judge: judge}
 
-    def move_to(self, device: str) -> None:
-        for judge in self.judges.user_judges.values():
-            judge.move_to(device)
+    def other_rewards(self) -> Iterable[BaseReward]:
+        return self.judges.user_judges.values()
 
     def begin(self, run: PPORun) -> None:
         super().begin(run)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.rewards.base import BaseReward, NoScore, Part
+from rlhf_dialog.rewards.base import BaseReward, JudgedScore, NoScore, Part
 from rlhf_dialog.runs.services import ledger
 from rlhf_dialog.runs.services.base import PPORun
 from rlhf_dialog.runs.services.ledger import (
@@ -111,6 +111,21 @@ def test_an_environment_pays_a_part_of_its_own():
     assert found[3]["score"] == -0.5 + 2
 
 
+def test_the_words_of_a_judge_are_texts_and_cannot_steer_a_terminal():
+    trainer, _, _ = stepped(Answers(), on_reward_error="skip")
+    raw = trainer.rollout.whole.reward_scores.parts["answers"].raw
+    raw[0], raw[3] = NoScore("none", "\x1b[2J I do not know."), JudgedScore(4.0, "Score: 4" + "!" * 5000)
+    for texts, number in (("none", 0), ("all", 2)):
+        found = rows_of(trainer.rollout, 1, trainer.config.model_copy(update={"ledger_texts": texts}))
+        assert len([row for row in found if "words/answers" in row]) == number
+    assert found[0]["words/answers"] == "\\x1b[2J I do not know."
+    assert (found[3]["reward/answers"], len(found[3]["words/answers"])) == (4.0, 2000)
+    assert "words/answers" in table_of(found)[0]
+    assert not {"prompt", "reply", "words/answers"} & set(table_of(found, texts=False)[0])
+    keep_some_texts(rows := found * 3)
+    assert [row.keys() & {"reply", "words/answers"} for row in rows[8:]] == [set()] * 10
+
+
 def test_texts_only_where_they_are_asked_for():
     trainer, _, _ = stepped(Places())
     found = rows_of(trainer.rollout, 1, trainer.config.model_copy(update={"ledger_texts": "none"}))
@@ -210,7 +225,7 @@ def test_a_prompt_whose_texts_are_kept_has_them_in_the_next_epoch_too():
 def test_a_table_has_all_columns_and_shows_texts_as_they_are(monkeypatch):
     monkeypatch.setattr(ledger, "MAX_TABLE", 2)
     rows = [{"a": 1 / 3, "prompt": ["x", "<b>|"]}, {"a": None, "failure/b": "late"}, {"c": 1}]
-    assert table_of(rows, ["prompt"])[0] == ["a", "failure/b"]
+    assert table_of(rows, texts=False)[0] == ["a", "failure/b"]
     table = table_of(rows)
     assert table == (["a", "prompt", "failure/b"], [[1 / 3, "x\n<b>|", None], [None, None, "late"]])
     assert markdown_table(*table).splitlines() == [
