@@ -241,7 +241,9 @@ def indices(rollout):
 
 @pytest.mark.parametrize("limit", [9, 1])
 def test_flat_groups_make_room_for_the_next_prompts(limit):
-    trainer, metrics, reward = resampled(resample_flat_groups=limit, kl_in="loss", top_k=20)
+    trainer, metrics, reward = resampled(
+        resample_flat_groups=limit, kl_in="loss", top_k=20, ref_seed=3, ref_model="another"
+    )
     order = PromptSampler(len(PROMPTS), 0).take(len(PROMPTS))
     rounds, kept = [order[:4]], []
     while len(rounds) <= limit and (missing := sum(number % 2 == 0 for number in rounds[-1])):
@@ -256,6 +258,8 @@ def test_flat_groups_make_room_for_the_next_prompts(limit):
     assert (reward.begun, metrics["episodes"], metrics["ppo/flat_groups"]) == (len(rounds), 2 * len(drawn), left)
     assert metrics["time_steps"] == used.drawn.num_tokens
     assert metrics["objective/score"] == pytest.approx(used.drawn.scores.mean().item())
+    log_ratios = (used.drawn.logprobs - used.drawn.ref_logprobs)[used.drawn.response_mask]
+    assert metrics["objective/kl"] == pytest.approx(log_ratios.mean().item(), rel=1e-4)
     assert metrics["response/length"] == pytest.approx(used.drawn.num_tokens / (2 * len(drawn)))
     assert trainer.sampler.state_dict() == {"epoch": 0, "index": len(drawn)}
     for name in ("logprobs", "ref_logprobs", "truncated", "scores"):  # each row has kept what is its own
