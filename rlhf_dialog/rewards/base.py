@@ -245,7 +245,7 @@ def check_alone(reward: BaseReward, place: str) -> None:
     """Raises UserError where the reward, or one inside of it, compares replies, but is asked about single ones at `place`."""
     for one in walk(reward):
         if one.compares:
-            what = f"the reward '{one.name}' ranks the replies to one prompt, which only training has"
+            what = f"the reward '{one.name}' ranks the replies to one prompt, and here is only one"
             raise UserError(
                 f"{place}: {what}; use one that scores single replies, such as JudgeReward with mode: score"
             )
