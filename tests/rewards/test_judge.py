@@ -13,7 +13,7 @@ from rlhf_dialog.evaluation.untrusted import RunConfig
 from rlhf_dialog.rewards import JudgeReward, RewardError, Scorer, build_reward
 from rlhf_dialog.rewards import judge as module
 from rlhf_dialog.rewards.base import JudgedScore, NoScore
-from rlhf_dialog.rewards.judge import read_ranking, read_score
+from rlhf_dialog.rewards.judge import expected_score, read_ranking, read_score
 from rlhf_dialog.rewards.scoring import begin_scoring
 from tests.parts.servers import serving
 
@@ -339,3 +339,8 @@ def test_what_is_required(missing):
     del args[missing]
     with pytest.raises(UserError, match=missing):
         build_reward("JudgeReward", args)
+
+
+def test_the_numbers_token_begins_where_the_token_before_it_ends():
+    tokens = [token("Score"), token(": ", **{"1": 1.0}), token("4", **{"4": 1.0})]
+    assert expected_score(tokens, (1.0, 5.0), "").score == 4.0
