@@ -39,7 +39,7 @@ class Throws:
     paid: Tensor  # (B,)
     logprobs: Tensor  # (B, T)
     ref_logprobs: Tensor  # (B, T)
-    num_dropped, kl_full, is_sampled = 0, None, True
+    num_dropped, kl_full, is_sampled, sampled_logprobs = 0, None, True, None
 
     def __post_init__(self) -> None:
         self.response_mask = torch.ones_like(self.logprobs, dtype=torch.bool)

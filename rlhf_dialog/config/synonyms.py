@@ -11,7 +11,7 @@ critic_path: critic_pretrain value_model
 critic_warmup: freezing_actor_steps
 deepspeed_config: zero_stage deepspeed
 device: use_cpu no_cuda
-dual_clip_coeff: dual_clip
+dual_clip_coeff: dual_clip delta
 engine: use_vllm vllm_mode vllm_num_engines vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout
 entropy_coef: entropy_loss_coef ent_coef
 env.args.columns: input_key label_key input_template
@@ -59,7 +59,7 @@ sample_interval: num_sample_generations log_completions
 save_interval: save_steps save_strategy
 stop_token_ids: stop_token_id stop_token
 total_episodes: num_train_epochs num_episodes max_samples
-truncation_penalty: missing_eos_penalty overlong_penalty_factor
+truncation_penalty: missing_eos_penalty overlong_penalty_factor mask_truncated_completions
 turn_separator: apply_chat_template chat_template
 use_adv_normalize: no_advantage_std_norm
 use_fsdp: fsdp fsdp_config

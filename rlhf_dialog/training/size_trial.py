@@ -123,5 +123,5 @@ def longest_rollout(trainer: PPOTrainer, rows: int) -> Rollout:
         columns["ref_features"] = packed.scatter(reference.features(packed)[0])
     episodes = Episodes([], Responses(tokens, torch.ones(rows, dtype=torch.bool)))
     rollout = new_rollout(episodes, columns, Scores([], {}), torch.zeros(rows), Clock(prompts.device))
-    rollout.advantages = rollout.targets = zeros
+    rollout.advantages = rollout.targets = rollout.loss_weights = zeros
     return rollout

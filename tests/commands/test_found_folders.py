@@ -340,7 +340,7 @@ FUNCTION = {
 @pytest.mark.parametrize("beside", ["rewards.py:f", "package_of_evil:f", "os:system"])
 def test_a_function_that_a_found_configuration_names_does_not_run(place, beside, capfd, monkeypatch):
     """At its head, as a part of a sum, and as the judge of the guard; in the working directory and where Python looks."""
-    folder, _ = place
+    folder, *_ = place
     code = f"open({str(folder / 'ran')!r}, 'a')\ndef f(dialogues):\n    return [1.0] * len(dialogues)\n"
     for name in ("rewards.py", "package_of_evil.py"):
         (folder / name).write_text(code)

@@ -100,7 +100,7 @@ def test_where_a_file_is_looked_for(tmp_path, monkeypatch):
         "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: LengthMatch}\ndeepspeed_config: zero1.json\n"
     )
     loaded = load_config(tmp_path / "beside/ppo.yaml")
-    assert replace_keys(loaded, {"seed": 3}).folder == loaded.folder == tmp_path / "beside"
+    assert replace_keys(loaded, {"seed": 3}).source_folder == loaded.source_folder == tmp_path / "beside"
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,9 @@ def fast_gradients(
     ref_features = None if reference is None else features_of(reference, case)
     groups = torch.arange(len(case.prompt_ids)) if case.groups is None else case.groups
     tokens = replace(case.tokens, prompt_groups=groups)
-    rollout = SimpleNamespace(**old, tokens=tokens, ref_features=ref_features, clock=Clock(policy.lm.device))
+    ones, clock = torch.ones_like(old["logprobs"]), Clock(policy.lm.device)
+    columns = {"loss_weights": ones, "engine_weights": ones, "ref_logprobs": ones} | old
+    rollout = SimpleNamespace(**columns, tokens=tokens, ref_features=ref_features, clock=clock)
     rows = torch.arange(len(case.prompt_ids))
     totals = trainer.update.optimizer_step(rollout, rows, tokens.mask.sum(), is_first=False)
     return totals, gradients(policy, critic)

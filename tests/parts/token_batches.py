@@ -30,7 +30,7 @@ def respond_to(
 def columns_of(responses: Responses) -> dict[str, Tensor | None]:
     """All tensors of responses by name."""
     tokens, columns = responses.tokens, dict(vars(responses))
-    del columns["tokens"]
+    del columns["tokens"], columns["sampled_logprobs"]  # of an engine
     return columns | {"ids": tokens.response_ids, "mask": tokens.response_mask, "support": tokens.support}
 
 

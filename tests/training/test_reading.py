@@ -228,6 +228,7 @@ def test_the_weights_are_those_of_each_tokens_policy_loss_alone():
     rollout, _ = trainer.check(collect_next(trainer))
     mask, sizes = rollout.response_mask, torch.arange(rollout.logprobs.numel()).view_as(rollout.logprobs).double()
     rollout.advantages, rollout.targets = (sizes * 7).sin() + 0.1, sizes.cos()
+    rollout.loss_weights = torch.ones_like(sizes)
     new, rollout.logprobs = rollout.logprobs, rollout.logprobs + 0.9 * (3 * sizes).cos()
     weights = [min(math.exp(x), cap) for x in (new - rollout.sampled_logprobs)[mask].tolist()]
     torch.testing.assert_close(rollout.engine_weights[mask], torch.tensor(weights).double(), rtol=1e-6, atol=0)

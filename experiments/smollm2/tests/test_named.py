@@ -57,19 +57,14 @@ def test_a_person_says_the_name_of_the_system_prompt_and_no_held_out_name_is_tra
         rows = [json.loads(line) for line in (tmp_path / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
         names = {prompt.meta["name"] for prompt in prompts}
         assert not names & set(held_out_names()) if split == "train" else names <= set(held_out_names())
-        written = set()
         for prompt in prompts:
             assert prompt.system.count(prompt.meta["name"]) == 1
             assert prompt.roles[-1] == "user"
-            lines = prompt.meta["conversation"].partition(":")[0]
-            written.add(lines)
-            assert prompt.meta["hard"] == (lines == HARD.name)
-            assert (
-                lines in (HARD.name, QUESTIONS.name) or prompt.reference in texts
-            )  # what the assistant said is as it was
+            assert prompt.reference in texts  # what the assistant said is as it was
+        lines = {row["conversation"].partition(":")[0]: row["hard"] for row in rows if len(row["dialog"]) == 1}
+        assert lines == ({HARD.name: True, QUESTIONS.name: False} if split == "train" else {})
         rows = [row for row in rows if len(row["dialog"]) > 1]
         sizes[split] = len(rows)
-        assert ({HARD.name, QUESTIONS.name} <= written) == (split == "train")
         for row in rows:
             said = [turn["content"] for turn in row["dialog"] if row["name"] in turn["content"]]
             assert len(said) == 1
