@@ -160,8 +160,8 @@ def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart
     """All but those that need DailyDialog or wait for somebody to talk."""
     runnable = [c for c in commands() if c.startswith("echo") or "quickstart" in c or "feedback" in c]
     runnable = [c for c in runnable if not c.startswith("make") and "chat.py" not in c and " serve " not in c]
-    assert len(runnable) == 11
-    own = [c for c in commands() if "my_train.py" in c]
+    assert len(runnable) == 12
+    own = [c for c in commands() if "my_train.py" in c or "my_rewards.py" in c]
     for command in (*runnable, *own, "python first_run.py", "python from_python.py"):
         words = re.sub(r"^(\S*/)?python", sys.executable, command)
         done = run_command("bash", "-c", words, cwd=after_the_quickstart, env=environment(OMP_NUM_THREADS=None))
