@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from textwrap import shorten
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rlhf_dialog.errors import ASKED_TO_END, RunStopped, UserError
 
@@ -126,6 +126,11 @@ def all_stacks() -> str:
         parts.append(f"thread {names.get(ident, ident)}, most recent call last:\n")
         parts += traceback.format_stack(frame)
     return "".join(parts)
+
+
+def is_of_users(made: Any) -> bool:
+    """Whether a class or function is the user's, not one of this package."""
+    return not str(getattr(made, "__module__", "")).startswith("rlhf_dialog.")
 
 
 @contextlib.contextmanager

@@ -93,8 +93,9 @@ def check(options: AuditOptions) -> None:
     if options.config is None and (options.reward is None or options.data_path is None):
         raise UserError("audit: name a YAML, --config FILE, or --reward FILE:FUNCTION and --data_path PATH")
     known = check_run_keys(find_config(options.config), {}, options.register) if options.config else None
-    data_path = known.env.args.data_path if known and options.data_path is None else options.data_path
-    if data_path is not None and (data_path or options.data_path is not None):
+    configured = known.env.args.data_path or None if known else None
+    data_path = configured if options.data_path is None else options.data_path
+    if data_path is not None:
         check_path(data_path)
     if options.output:
         check_output("output", options.output, str(options.output))

@@ -19,6 +19,7 @@ from rlhf_dialog.found_files import check_files, is_below, not_trusted
 from rlhf_dialog.json_files import map_leaves
 from rlhf_dialog.rewards.base import BaseReward, check_alone
 from rlhf_dialog.rewards.composite import build_reward
+from rlhf_dialog.user_code import is_of_users
 
 logger = logging.getLogger(__name__)
 # classes of this package with which a configuration that was found can open no connection, read no environment and run no code
@@ -119,8 +120,8 @@ def why_refused(
     for place, value in places:
         key = place.rpartition(".")[2]
         cls = registry.find(value) if isinstance(value, str) else None
-        if cls is not None and not (value in REACHES_NOTHING and cls.__module__.startswith("rlhf_dialog.")):
-            is_own = key == "id" and not cls.__module__.startswith("rlhf_dialog.")
+        if cls is not None and (value not in REACHES_NOTHING or is_of_users(cls)):
+            is_own = key == "id" and is_of_users(cls)
             if not (is_own and has_defaults(cls, values.get(f"{place.removesuffix('id')}args"))):
                 return f"{place}: {value} may open connections or run other code{' with these arguments' if is_own else ''}"
         if re.sub(r"\[\d+\]", "[]", key) in ON_THIS_MACHINE and value not in named and not is_local(str(value)):

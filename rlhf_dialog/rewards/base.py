@@ -238,7 +238,7 @@ def needs_device(reward: BaseReward) -> bool:
 def runs_user_code(reward: BaseReward) -> bool:
     """Whether the reward, or one inside of it, is not of this package, or calls a function of the user's."""
     classes = [getattr(one, "function", type(one)) for one in walk(reward)]
-    return any(not str(getattr(one, "__module__", "")).startswith("rlhf_dialog.") for one in classes)
+    return any(map(user_code.is_of_users, classes))
 
 
 def check_alone(reward: BaseReward, place: str) -> None:

@@ -42,12 +42,8 @@ class FunctionReward(BaseReward):
         if not callable(function) or isinstance(function, type | BaseReward):
             wanted = "wanted a function; register a class, and name it in reward_class"
             raise UserError(f"reward: found {function!r:.80}, {wanted}")
-        self.function, self.function_name, self.arguments, self.file = (
-            function,
-            function_name(function),
-            arguments,
-            file,
-        )
+        self.function, self.function_name = function, function_name(function)
+        self.arguments, self.file = arguments, file
         kinds = (function, getattr(function, "__call__", None))  # noqa: B004 - of an object, its method
         if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in kinds):
             raise UserError(f"reward: found {self.function_name}, which yields; wanted a function that returns a list")

@@ -102,9 +102,8 @@ class JudgeReward(BaseReward):
         self.purpose: Purpose = "rollout"
         self.seed = 0
         self.was_tried = False
-        self.seen: list[
-            tuple[bool, float | None]
-        ] = []  # of this rollout's requests: whether there is a score, the mass
+        # of this rollout's requests: whether there is a score, the mass
+        self.seen: list[tuple[bool, float | None]] = []
 
     # -- during a run
 

@@ -46,6 +46,7 @@ from rlhf_dialog.runs.services.validation import Validation, ValidationService
 from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.size_trial import settle_sizes
 from rlhf_dialog.training.trainer import PPOTrainer
+from rlhf_dialog.user_code import is_of_users
 
 logger = logging.getLogger(__name__)
 
@@ -213,11 +214,10 @@ class PPOAgent:
         name, args = self.config.reward_class.id, self.config.reward_class.args
         nodes = [node for _, node in reward_nodes(self.config.reward_class.model_dump())]
         classes = [RewardFactory.find(node["id"]) for node in nodes]
-        is_own = any(cls is not None and not str(cls.__module__).startswith("rlhf_dialog.") for cls in classes)
-        names_function = any(COLON in node["id"] for node in nodes)
-        with (
-            generators_of_users(self.config.seed, self.world) if is_own or names_function else contextlib.nullcontext()
-        ):
+        is_own = any(cls is not None and is_of_users(cls) for cls in classes) or any(
+            COLON in node["id"] for node in nodes
+        )
+        with generators_of_users(self.config.seed, self.world) if is_own else contextlib.nullcontext():
             return build_reward(name, args, self.config.env.args.columns)
 
     def read_source(self, reward: BaseReward) -> Source:

@@ -103,15 +103,13 @@ class Rollout:
     num_resampled: int = 0  # groups of all ranks that were replaced, and
     num_flat_left: int = 0  # those whose rewards are still all equal
     segments: Segments | None = None  # the contexts of the replies, where oldest turns had to leave some
-    engine_weights: Tensor = field(
-        default_factory=lambda: torch.empty(0)
-    )  # (B, T), of the policy loss; 1 without an engine
+    # (B, T), of the policy loss; 1 without an engine
+    engine_weights: Tensor = field(default_factory=lambda: torch.empty(0))
     rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer, perhaps whitened
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
-    loss_weights: Tensor = field(
-        default_factory=lambda: torch.empty(0)
-    )  # (B, T), of `loss_average`, set by the trainer
+    # (B, T), of `loss_average`, set by the trainer
+    loss_weights: Tensor = field(default_factory=lambda: torch.empty(0))
     targets: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), returns in the units of `values`
 
     def __len__(self) -> int:

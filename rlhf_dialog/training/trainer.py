@@ -45,7 +45,7 @@ from rlhf_dialog.training.rollout import (
 )
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 from rlhf_dialog.training.update import PPOUpdate
-from rlhf_dialog.user_code import as_user_error
+from rlhf_dialog.user_code import as_user_error, is_of_users
 
 logger = logging.getLogger(__name__)
 NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # null in metrics.jsonl
@@ -452,7 +452,7 @@ def estimate_advantages(
     credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt, by_turn, config.group_std)
     estimator = config.estimator
     function, who = AdvantageFactory.find(estimator.name), f"advantage_estimator '{estimator.name}'"
-    with nullcontext() if function.__module__.startswith("rlhf_dialog.") else as_user_error(who):
+    with as_user_error(who) if is_of_users(function) else nullcontext():
         advantages, returns = function(earned, penalties, values, response_mask, credit)
     for x in (advantages, returns):
         if x.shape != values.shape:

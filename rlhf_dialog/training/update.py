@@ -29,7 +29,7 @@ from rlhf_dialog.training.checks import (
 )
 from rlhf_dialog.training.iteration_metrics import Metrics, read
 from rlhf_dialog.training.rollout import Rollout
-from rlhf_dialog.user_code import as_user_error
+from rlhf_dialog.user_code import as_user_error, is_of_users
 
 logger = logging.getLogger(__name__)
 PolicyLoss = Callable[[ppo.LossInputs], tuple[Tensor, dict[str, Tensor]]]
@@ -219,9 +219,15 @@ class PPOUpdate:
         mask, old_logprobs, new = tokens.mask, rollout.logprobs[place], self.predict(microbatch)
         log_ratio = apply_mask(new.logprobs - old_logprobs, mask)
         weights, ref_logprobs = rollout.loss_weights[place], rollout.ref_logprobs[place]
-        both = weights * rollout.engine_weights[place]
         inputs = ppo.LossInputs(
-            new.logprobs, old_logprobs, ref_logprobs, rollout.advantages[place], both, mask, num_tokens, self.clip
+            logprobs=new.logprobs,
+            old_logprobs=old_logprobs,
+            ref_logprobs=ref_logprobs,
+            advantages=rollout.advantages[place],
+            weights=weights * rollout.engine_weights[place],
+            mask=mask,
+            num_tokens=num_tokens,
+            clip=self.clip,
         )
         policy_loss, sums = self.ask_loss(inputs)
         losses = {"policy": policy_loss}
@@ -255,11 +261,8 @@ class PPOUpdate:
 
     def ask_loss(self, inputs: ppo.LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
         """The policy loss, and its sums for the log as `ppo/<name>`. Raises UserError for one of the user's that fails."""
-        who, is_own = (
-            f"policy_loss '{self.config.policy_loss}'",
-            not self.policy_loss.__module__.startswith("rlhf_dialog."),
-        )
-        with as_user_error(who) if is_own else nullcontext():
+        who = f"policy_loss '{self.config.policy_loss}'"
+        with as_user_error(who) if is_of_users(self.policy_loss) else nullcontext():
             loss, sums = self.policy_loss(inputs)
             scalars = {f"ppo/{name}": x for name, x in sums.items()}
         if wrong := [x for x in (loss, *scalars.values()) if not isinstance(x, Tensor) or x.dim()]:

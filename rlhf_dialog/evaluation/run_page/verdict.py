@@ -19,10 +19,8 @@ from rlhf_dialog.yaml_files import parse_yaml
 
 FEW_ITERATIONS, MIN_ITERATIONS, MIN_VALIDATIONS = 4, 12, 4
 GROWN = 0.1  # nats per token: a KL below it may grow
-JUDGED = (
-    "eval/judge_",
-    "judge/",
-)  # begin the metrics of a judge that the reward does not contain; the second of `watch`
+# begin the metrics of a judge that the reward does not contain; the second is that of `watch`
+JUDGED = ("eval/judge_", "judge/")
 Row = dict[str, Any]
 MEASURES = {  # how a number is taken from the values of a metric -> how it is said
     "level": "in the last quarter",

@@ -40,16 +40,7 @@ class EngineService(Service):
     def attach(self, trainer: PPOTrainer) -> None:
         """Meet the servers, and let them write the responses from now on. Raises UserError."""
         speaker, config = trainer.speaker, self.config
-        responder = EngineResponder(
-            speaker.policy,
-            speaker.encoder,
-            speaker.sampling,
-            speaker.stop,
-            speaker.limits,
-            speaker.context_size,
-            self.engine,
-            self.world.rank,
-        )
+        responder = EngineResponder(**vars(speaker), engine=self.engine, first=self.world.rank)
         self.trainer, self.engine.dtype = trainer, DTYPES[trainer.placement.precision]
         self.probe = speaker.encoder.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
         length = config.max_prompt_length + config.max_new_tokens
@@ -78,10 +69,8 @@ class EngineService(Service):
         ids, world, placement = self.probe[: self.config.max_prompt_length], self.world, self.trainer.placement
         bits = 16 if placement.reduced_precision else 32
         policy = self.trainer.models.policy
-        num_ids, policy.num_ids = (
-            policy.num_ids,
-            None,
-        )  # the server gives ids that are no tokens a probability in a prompt
+        num_ids = policy.num_ids
+        policy.num_ids = None  # of a prompt, the server gives ids that are no tokens a probability, too
         try:
             with world.fail_together(), placement.rollout():
                 tokens = self.trainer.speaker.batch([ids[:1]]).with_replies([ids[1:]])
