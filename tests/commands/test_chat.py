@@ -12,7 +12,7 @@ from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat import NOTICE, WELCOME, converse, find_agent
 from rlhf_dialog.commands.chat_screen import Screen
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.chat_session import ChatSession
+from rlhf_dialog.feedback.sessions.chat_session import ChatSession
 from rlhf_dialog.terminal import visible
 from tests.parts.processes import HANGING, environment, start_python
 

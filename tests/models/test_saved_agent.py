@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, SystemText
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.loaded_versions import load_agent
+from rlhf_dialog.feedback.sessions.loaded_versions import load_agent
 from rlhf_dialog.feedback.store.bot import copy_agent
 from rlhf_dialog.models import saved_agent
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, read_settings

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rlhf_dialog.feedback.page.batched_generation import Answering
+from rlhf_dialog.feedback.sessions.batched_generation import Answering
 from rlhf_dialog.feedback.store.bot import Bot
 from tests.parts.agents import save
 

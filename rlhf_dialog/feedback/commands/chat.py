@@ -10,9 +10,9 @@ from rlhf_dialog.commands.chat_screen import Screen, show_answer, split_command
 from rlhf_dialog.commands.terminal_state import terminal_person
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.chat_session import ChatSession
-from rlhf_dialog.feedback.page.loaded_versions import load_agent
+from rlhf_dialog.feedback.sessions.batched_generation import Answering
+from rlhf_dialog.feedback.sessions.chat_session import ChatSession
+from rlhf_dialog.feedback.sessions.loaded_versions import load_agent
 from rlhf_dialog.feedback.store.bot import Bot, is_bot
 from rlhf_dialog.found_files import agent_folder
 from rlhf_dialog.models.chat_agent import ChatAgent

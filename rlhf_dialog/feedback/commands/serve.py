@@ -65,9 +65,9 @@ def run_serve(options: ServeOptions) -> None:
             ) from error
         stack.callback(listening.close)
         store = stack.enter_context(closing(bot.store()))
-        from rlhf_dialog.feedback.page.batched_generation import Answering
         from rlhf_dialog.feedback.page.page import FeedbackPage, page_server
         from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
+        from rlhf_dialog.feedback.sessions.batched_generation import Answering
 
         answering = stack.enter_context(
             Answering(bot, device=options.device, adjust=lambda agent: agent.set_precision(options))

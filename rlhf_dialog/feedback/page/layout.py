@@ -9,8 +9,8 @@ from typing import Any
 
 import gradio as gr
 
-from rlhf_dialog.feedback.page.chat_session import SCORES
 from rlhf_dialog.feedback.page.rendering import CONSENT, GREETING, REASONS, split_introduction
+from rlhf_dialog.feedback.sessions.chat_session import SCORES
 
 MAX_WAITING = 500  # events of all people together
 MAX_ANSWERING = 24  # of Gradio's 40 threads; the others store feedback

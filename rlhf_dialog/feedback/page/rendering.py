@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.chat_session import ChatSession
+from rlhf_dialog.feedback.sessions.chat_session import ChatSession
 from rlhf_dialog.feedback.store.store import Store, StoredTurn
 from rlhf_dialog.terminal import visible
 

@@ -9,8 +9,8 @@ from rlhf_dialog.commands.chat import ChatOptions, converse
 from rlhf_dialog.commands.chat_screen import Screen
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.chat import WORDS, Partner, bots_in
-from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.chat_session import ChatSession
+from rlhf_dialog.feedback.sessions.batched_generation import Answering
+from rlhf_dialog.feedback.sessions.chat_session import ChatSession
 from rlhf_dialog.models.network import AGENT_FILE
 from tests.parts.bots import new_version, rows
 

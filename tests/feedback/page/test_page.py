@@ -13,10 +13,10 @@ pytest.importorskip("gradio", reason="the page needs gradio")
 import gradio as gr
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.batched_generation import Answering
 from rlhf_dialog.feedback.page.layout import CSS, LOOKS
 from rlhf_dialog.feedback.page.page import SKIPPED, FeedbackPage
 from rlhf_dialog.feedback.page.rendering import escape_text, list_dialogues
+from rlhf_dialog.feedback.sessions.batched_generation import Answering
 from rlhf_dialog.feedback.store.settings import PageKeys
 from rlhf_dialog.models.network import AGENT_FILE
 from tests.parts.bots import rows

@@ -12,7 +12,7 @@ from rlhf_dialog.data.agent_template import own_template
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompt_ids import PromptEncoder
-from rlhf_dialog.feedback.page.loaded_versions import load_agent
+from rlhf_dialog.feedback.sessions.loaded_versions import load_agent
 from rlhf_dialog.models import policy
 from rlhf_dialog.training.supervised import sft
 from rlhf_dialog.training.supervised.checkpoints import Checkpoints

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.chat_session import ChatSession
+from rlhf_dialog.feedback.sessions.batched_generation import Answering
+from rlhf_dialog.feedback.sessions.chat_session import ChatSession
 from rlhf_dialog.feedback.store.settings import PageKeys
 from rlhf_dialog.feedback.store.store import Store
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.chat_session import ChatSession, SessionChanged
+from rlhf_dialog.feedback.sessions.batched_generation import Answering
+from rlhf_dialog.feedback.sessions.chat_session import ChatSession, SessionChanged
 from rlhf_dialog.feedback.store import schema
 from tests.parts.bots import rows
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.batched_generation import Answering, GeneratedAnswer
+from rlhf_dialog.feedback.sessions.batched_generation import Answering, GeneratedAnswer
 from rlhf_dialog.feedback.store.store import CHANGES, Event, Rating, Store, StoredTurn, TurnOrigin
 
 _SAVING = threading.Lock()  # between looking for what others have added, and adding

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.feedback.page import batched_generation as module
-from rlhf_dialog.feedback.page.batched_generation import Answering, AnsweringClosed, GeneratedAnswer
-from rlhf_dialog.feedback.page.loaded_versions import load_agent
+from rlhf_dialog.feedback.sessions import batched_generation as module
+from rlhf_dialog.feedback.sessions.batched_generation import Answering, AnsweringClosed, GeneratedAnswer
+from rlhf_dialog.feedback.sessions.loaded_versions import load_agent
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import random_numbers
 from tests.parts.agents import save

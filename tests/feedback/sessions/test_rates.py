@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.rates import Rates, _duration, check_length
+from rlhf_dialog.feedback.sessions.rates import Rates, _duration, check_length
 from rlhf_dialog.feedback.store.settings import PageKeys
 
 

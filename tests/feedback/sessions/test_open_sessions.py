@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page import open_sessions
-from rlhf_dialog.feedback.page.open_sessions import OpenSessions
+from rlhf_dialog.feedback.sessions import open_sessions
+from rlhf_dialog.feedback.sessions.open_sessions import OpenSessions
 from rlhf_dialog.feedback.store.settings import PageKeys
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.batched_generation import Answering
-from rlhf_dialog.feedback.page.loaded_versions import LoadedVersions, load_agent
+from rlhf_dialog.feedback.sessions.batched_generation import Answering
+from rlhf_dialog.feedback.sessions.loaded_versions import LoadedVersions, load_agent
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import at_temperature
 from tests.parts.agents import save

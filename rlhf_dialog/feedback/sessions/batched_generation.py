@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.loaded_versions import LoadedVersions, load_agent
+from rlhf_dialog.feedback.sessions.loaded_versions import LoadedVersions, load_agent
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.models.chat_agent import ChatAgent, GrowingReply, stream
 from rlhf_dialog.models.generation import random_numbers
