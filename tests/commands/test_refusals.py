@@ -236,6 +236,7 @@ def house(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0][:70])
 def test_a_mistake_is_one_message_and_nothing_is_written(row, house, monkeypatch, capsys):
     monkeypatch.chdir(house)

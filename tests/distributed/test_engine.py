@@ -97,6 +97,7 @@ def test_a_scale_that_is_too_large_is_lowered_and_does_not_stop_the_run(path, ca
     assert all(p.isfinite().all() for p in after.parameters())
 
 
+@pytest.mark.slow
 def test_gradients_that_are_bad_at_any_scale_stop_the_run_and_a_loss_that_is_not_finite_counts_at_once(path):
     trainer = build(path, max_skipped_steps=3, num_mini_batch=6, ppo_epoch=9)
     trainer.models.policy.lm.transformer.ln_f.weight.register_hook(lambda g: g * math.nan)

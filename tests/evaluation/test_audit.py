@@ -76,6 +76,7 @@ def test_a_planted_bonus_is_found_and_nothing_else(rule, names):
     assert holes(audited(with_bonus(rule))) == names
 
 
+@pytest.mark.slow
 def test_a_score_that_depends_on_its_batch_or_changes_is_found():
     assert "other dialogues in the batch" in holes(audited(Leaky()))
     found = holes(audited(Moody()))

@@ -52,6 +52,7 @@ def test_the_prompt_is_the_history_in_order_with_separators(tmp_path):
     assert chat_agent.chat("four") == greedy_by_hand(agent_folder, ["four"], 8)
 
 
+@pytest.mark.slow
 def test_a_history_longer_than_the_models_positions_still_works(chat_agent, tmp_path):
     assert isinstance(chat_agent.chat("word " * 2000, history=["word " * 300] * 40), str)
     settings = {"max_new_tokens": 20, "max_prompt_length": 500}

@@ -267,6 +267,7 @@ def test_a_preference_model_begins_with_a_new_head(tmp_path):
         starting_point(PreferenceConfig(**keys))
 
 
+@pytest.mark.slow
 def test_a_critic_needs_no_head_but_its_whole_trunk(tmp_path):
     path, start = save(tmp_path / "lm", gpt2()), tmp_path / "reward"
     save_scalar(start, "llama", max_position_embeddings=256)

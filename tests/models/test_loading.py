@@ -87,6 +87,7 @@ def test_the_key_packing_reaches_every_model(tmp_path, packing):
         assert lm.config._attn_implementation == (ATTENTION if packing else "sdpa")
 
 
+@pytest.mark.slow
 def test_another_reference_and_an_estimator_without_a_critic(tmp_path):
     path, ref = save(tmp_path / "lm"), save(tmp_path / "ref", gpt2(5, initializer_range=0.3))
     models = load_models(settings(path, ref_model=ref, use_share_model=False, advantage_estimator="reinforce_pp"), CPU)
@@ -175,6 +176,7 @@ def test_model_folder_without_a_tokenizer(tmp_path):
         load_models(settings(bare), CPU)
 
 
+@pytest.mark.slow
 def test_a_separate_critic_starts_from_a_reward_model(tmp_path):
     """Its trunk has the weights of the folder, its head starts at 0; policy and reference do not change."""
     path = save(tmp_path / "lm")

@@ -150,6 +150,7 @@ def test_gradients_reach_each_adapter_from_its_own_loss_alone(paths):
     assert not [n for n, p in together.policy.lm.named_parameters() if p.grad is not None and "lora" not in n]
 
 
+@pytest.mark.slow
 def test_training_moves_adapters_and_heads_and_nothing_else(paths):
     trainer = build(paths["gpt2"], use_share_model=False, kl_coef=0.1)
     before = {name: parameters(module) for name, module in modules_of(trainer).items()}
@@ -181,6 +182,7 @@ def test_the_agent_is_merged_and_the_model_in_training_is_not(paths, kind, tmp_p
     assert not torch.allclose(merged(ids).logits, start(ids).logits, atol=1e-1)
 
 
+@pytest.mark.slow
 def test_weights_only_and_what_does_not_fit(paths, tmp_path):
     first, config = build(paths["gpt2"]), config_of(paths["gpt2"])
     disturb(first.models.policy)

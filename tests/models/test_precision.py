@@ -60,6 +60,7 @@ def types_of(model):
     return {p.dtype for p in own if id(p) in linear}, {p.dtype for p in own if id(p) not in linear}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("checkpoint", "keys", "wanted"),
     [

@@ -162,6 +162,7 @@ def ppo_config(folder: Path, **values) -> Config:
     return Config(model_path=str(folder), **(args | values))
 
 
+@pytest.mark.slow
 def test_trusted_code_is_announced_once_with_every_place(folder, tmp_path, caplog):
     caplog.set_level(logging.WARNING, logger="rlhf_dialog")
     data = {"data_path": str(tiny.write_data(tmp_path / "data")), "tokenizer_path": str(folder)}

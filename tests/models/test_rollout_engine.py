@@ -116,6 +116,7 @@ def test_ids_that_are_no_tokens_get_no_probability(trainer, tmp_path):
     assert int(found.tokens.response_ids[found.tokens.response_mask].max()) < 250
 
 
+@pytest.mark.slow
 def test_iterations_with_new_weights_before_each(trainer, fake, engine):
     attach(trainer, engine)
     rows = [trainer.step() for _ in range(3)]

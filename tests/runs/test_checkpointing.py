@@ -178,6 +178,7 @@ def test_a_run_that_began_before_code_was_recorded_goes_on_with_a_line(tmp_path,
     assert "does not record the code" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_resumed_run_follows_its_own_checkpoints_elsewhere_with_a_line(tmp_path, caplog):
     caplog.set_level("INFO", logger="rlhf_dialog")
     trained_in(tmp_path / "run", 1)
@@ -201,6 +202,7 @@ def flip(path):
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_refused_unless_only_sizes_are_compared(tmp_path):
     trained_in(tmp_path, 1)
     flip(tmp_path / "checkpoints/iter_000001/policy_optimizer.safetensors")

@@ -77,6 +77,7 @@ def weights(folder):
     return AutoModelForCausalLM.from_pretrained(folder / "agent").state_dict()
 
 
+@pytest.mark.slow
 def test_adapters_learn_from_dialogues(own, tmp_path):
     words = ("--use_lora", "true", "--lora_r", "3", "--use_share_model", "true", "--max_prompt_length", "20")
     assert own(*words, "--max_iterations", "1") == 0

@@ -89,6 +89,7 @@ def test_a_microbatch_is_measured_beside_the_gradients_of_another(path, monkeypa
     assert not has_gradients()
 
 
+@pytest.mark.slow
 def test_numbers_stay_and_a_cpu_keeps_its_defaults(path):
     trainer = new_trainer(path, CPU)
     settle_sizes(trainer)

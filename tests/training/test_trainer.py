@@ -52,6 +52,7 @@ class Drawing(Places):
     metrics = lambda self: {"x": len(self([]))}  # noqa: E731
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timeout", [None, 60.0])
 def test_a_reward_that_seeds_draws_or_sets_the_default_type_changes_nothing_that_the_run_draws(timeout):
     texts = []

@@ -294,6 +294,7 @@ def resample_on_ranks(world):
     return indices(used if used.drawn is None else used.drawn), indices(used), numbers_of(metrics), reward.begun
 
 
+@pytest.mark.slow
 def test_two_ranks_draw_the_same_prompts_and_divide_them():
     """The prompts are those of one process; a rank may get none in a round, and rounds are begun on both."""
     trainer, alone, reward = resampled(iterations=2)

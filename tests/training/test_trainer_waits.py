@@ -64,6 +64,7 @@ class Asks:
         return "b ?", float(self.num_heard == 1), self.num_heard == 2, False, {}
 
 
+@pytest.mark.slow
 def test_a_dialogue_of_several_turns(tmp_path):
     """It has no tensor on the wrong device, and its rollout is that of the CPU."""
 

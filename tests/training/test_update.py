@@ -72,6 +72,7 @@ def test_the_divisor_is_of_the_minibatches_there_are(monkeypatch):
     assert divisors == [(2 + 1 + 3) / 3] * 3
 
 
+@pytest.mark.slow
 def test_a_bad_microbatch_skips_its_step_and_is_named(monkeypatch, caplog):
     """Of three minibatches of two, the one with a certain prompt is left out, whatever its position."""
     for share, number in ((True, math.nan), (False, math.inf)):

@@ -45,6 +45,7 @@ def test_a_promoted_candidate_answers_and_has_learned_from_all_feedback(day, tmp
     assert learn(day).why.startswith("nothing changed: there is no new feedback")
 
 
+@pytest.mark.slow
 def test_the_champion_itself_is_refused_and_a_night_can_follow(day):
     """It may have been trained on all that is stored, also on what is held out."""
     with closing(day.store()) as store:

@@ -55,6 +55,7 @@ def measured_by(bot, change=0.0, replies=None, monkeypatch=None, **keys):
     return guards, guards.measure()
 
 
+@pytest.mark.slow
 def test_the_first_version_has_lost_nothing(bot, tmp_path):
     guards, found = measured_by(bot, guard_prompts=10)
     more, again = measured_by(bot, guard_prompts=10, sft_data_path=str(write_data(tmp_path / "data", 12)))

@@ -104,6 +104,7 @@ def test_the_order_is_another_one_every_night_and_no_concern_of_others(bot):
     assert learner_of(bot).plan(examples(30), 0) == first
 
 
+@pytest.mark.slow
 def test_the_rate_falls_with_the_root_of_the_size_and_one_in_the_settings_comes_first(bot):
     assert rate_by_size(4 * 10**6, False) == pytest.approx(1e-4)
     assert rate_by_size(10**8, True) == pytest.approx(2e-4)
@@ -260,6 +261,7 @@ def test_a_person_who_rates_ten_times_as_much_changes_nothing_for_the_others(bot
     assert found[0]["z_ref by answers"] == pytest.approx(found[1]["z_ref by answers"], abs=0.05)
 
 
+@pytest.mark.slow
 def test_microbatches_change_nothing(bot):
     whole, parts = learner_of(bot), learner_of(bot, per_device_microbatch_size=3)
     found = [train(learner, sft=SFT) for learner in (whole, parts)]
@@ -277,6 +279,7 @@ def saved(learner, folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_state_comes_back_to_the_bit(bot, tmp_path):
     learner = learner_of(bot)
     train(learner)
@@ -311,6 +314,7 @@ def test_damaged_and_newer_states_are_refused(bot, tmp_path):
 # --- adapters ---
 
 
+@pytest.mark.slow
 def test_adapters_are_trained_and_merged_only_in_the_agent(bot, tmp_path):
     learner = learner_of(bot, use_lora=True, lora_r=2)
     before = load_file(bot.agent_folder("0001") / "model.safetensors")

@@ -234,6 +234,7 @@ def kill_after(step):
     return watch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["promote", "drop_night"])
 def test_killed_after_the_new_version(day, monkeypatch, where):
     with monkeypatch.context() as patch:
@@ -311,6 +312,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(day):
     assert files(day.folder) == before
 
 
+@pytest.mark.slow
 def test_sft_data_is_replayed(day, tmp_path):
     set_keys(day, sft_data_path=str(write_data(tmp_path / "data", 6)), sft_share=0.3)
     report = learn(day)

@@ -57,6 +57,7 @@ def test_the_server_says_little_and_believes_no_header(page, port):
     assert (config.log_level, config.timeout_graceful_shutdown) == ("critical", 2)
 
 
+@pytest.mark.slow
 def test_the_stream_of_a_page_is_its_person_s(page, port):
     number = next(n for n, function in page.demo.fns.items() if len(function.inputs) == 2)
     event = EVENT | {"fn_index": number}

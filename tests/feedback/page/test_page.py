@@ -131,6 +131,7 @@ def test_a_thumb_is_stored_or_refused_while_an_answer_grows(bot, page, request_)
     assert rows(bot) == [("thumb", 2, 1.0, None, None)]
 
 
+@pytest.mark.slow
 def test_a_mark_that_was_refused_is_taken_from_the_browser(page, request_):
     """A browser lights what is clicked, and keeps it until the mark that it was told changes."""
     place = said(page, request_)[1][PLACE]
@@ -153,6 +154,7 @@ def test_a_thumb_finds_the_answer_that_the_page_does_not_show_whole_yet(bot, pag
     assert "the dialogue has changed" in thumb(page, request_, second[PLACE], True, index=3)[NOTE].lower()
 
 
+@pytest.mark.slow
 def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
     dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
     thumb(page, request_, dialogue, True)
@@ -186,6 +188,7 @@ def test_what_another_tab_does_is_seen_before_anything_is_stored(bot, page, requ
     assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_said_on_the_page(bot, page, request_):
     assert "allow cookies" in said(page, request_of(page, None))[1][NOTE]
     box, view = said(page, request_, "x" * 51)
@@ -262,6 +265,7 @@ def test_an_answer_that_fails_is_said(page, request_, monkeypatch):
     assert (box, "The program is ending" in view[NOTE]) == ("And ?", True)
 
 
+@pytest.mark.slow
 def test_without_the_password_no_event_and_no_stream_is_answered(page):
     from fastapi.testclient import TestClient
 

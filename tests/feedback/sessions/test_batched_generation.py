@@ -181,6 +181,7 @@ def test_an_error_reaches_the_batch_and_the_next_one_is_answered(chat_agent, mon
         assert last(answering.stream(["Hi"], version)).ended
 
 
+@pytest.mark.slow
 def test_an_answer_that_goes_into_a_loop_ends_there_and_an_evaluations_reply_does_not(tmp_path):
     save(tmp_path, {"max_new_tokens": 90, "max_prompt_length": 100, "chat_temperature": 0}, initializer_range=0.3)
     plain, agent = ChatAgent.load(tmp_path), load_agent(tmp_path)

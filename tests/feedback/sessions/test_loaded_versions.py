@@ -108,6 +108,7 @@ def test_a_version_with_broken_weights_is_not_served(bot):
         answering.begin()
 
 
+@pytest.mark.slow
 def test_a_plain_chat_model_speaks_by_its_template_unless_it_has_settings(tmp_path):
     gpt2(vocab_size=261).save_pretrained(tmp_path)
     chat_tokenizer().save_pretrained(tmp_path)

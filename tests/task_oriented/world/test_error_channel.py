@@ -47,6 +47,7 @@ def test_confidences_sum_to_1_no_hypothesis_comes_twice_and_the_first_is_as_ofte
     assert len(wrong) / 2500 == pytest.approx(rate, abs=0.025)
 
 
+@pytest.mark.slow
 def test_lists_are_as_long_as_in_dstc2():
     """Set 1, right: 0.264 of 0.796 have one hypothesis (and null); set 3: 0.147 of 0.984. In a wrong list of set 3 the true
     turn is at position 2 in 0.116 of 0.152."""

@@ -180,6 +180,7 @@ class Line(nn.Module):
         return {"loss": (self.weight * x).mean()}
 
 
+@pytest.mark.slow
 def test_the_librarys_trainer_has_the_keys_and_the_order_of_the_stage(tmp_path):
     """Eight steps, of which the first two warm up; then half a cosine."""
     keys = {"batch_size": 2, "epochs": 1, "learning_rate": 0.1, "warmup_ratio": 0.25, "weight_decay": 0.3, "seed": 5}
