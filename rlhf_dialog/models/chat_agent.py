@@ -199,7 +199,7 @@ class GrowingReply:
     """A reply so far: `text` is shown as it is, and the text of the finished reply begins with it.
 
     `ids` are all tokens so far, with the end token, and `logprobs` theirs, under the distribution that they were sampled
-    from; `truncated` says of a reply that has `ended` that the length limit ended it. `num_prompt_ids` is the length of its prompt.
+    from; `truncated` says of a reply that has `ended` that the length limit ended it. Its prompt has `num_prompt_ids` tokens.
 
     >>> GrowingReply(text="Inside ,", ids=[14, 10], logprobs=[-1.2, -0.4], ended=False, truncated=False)
     """

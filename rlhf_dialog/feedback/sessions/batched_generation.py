@@ -111,8 +111,8 @@ class Answering:
     """What answers in the process of a terminal or a server; threads share it.
 
     One thread generates. Requests of the same version and sampling that wait for it are one batch; what comes meanwhile waits
-    for the next one. Each request has its own random numbers, so its reply does not depend on who else is in the batch. Close it, or
-    use `with`.
+    for the next one. Each request has its own random numbers, so its reply does not depend on who else is in the batch. Close
+    it, or use `with`.
     """
 
     def __init__(

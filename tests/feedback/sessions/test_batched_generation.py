@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.feedback.sessions import batched_generation as module
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.sessions import batched_generation as module
 from rlhf_dialog.feedback.sessions.batched_generation import Answering, AnsweringClosed, GeneratedAnswer, ReplyOptions
 from rlhf_dialog.feedback.sessions.loaded_versions import load_agent
 from rlhf_dialog.models.chat_agent import ChatAgent, GrowingReply
