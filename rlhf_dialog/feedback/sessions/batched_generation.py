@@ -73,6 +73,10 @@ class AnsweringClosed(UserError):
         super().__init__("the program is ending; try again in a minute")
 
 
+class NoRoom(UserError):
+    """The system message of a request leaves no room for its dialogue."""
+
+
 @dataclass(eq=False)
 class _Request:
     turns: list[str]
@@ -182,7 +186,7 @@ class Answering:
     ) -> AnswerStream:
         """Answer the turns, oldest first, with a version that the dialogue holds; at once it waits for its batch.
 
-        Raises AnsweringClosed, UserError for a system message that leaves no room, and, read, what the generation raises.
+        Raises AnsweringClosed, NoRoom, and, read, what the generation raises.
         """
         self._check_room(options.system, version)
         with self._changed:
@@ -200,7 +204,7 @@ class Answering:
     def _check_room(self, system: str | None, version: str) -> None:
         encoder = self._served.agent(version).encoder
         if system is not None and (room := encoder.count_room(system)) < LEAST_ROOM:
-            raise UserError(
+            raise NoRoom(
                 f"the system message leaves {max(room, 0)} of {encoder.max_prompt_length} tokens for the dialogue; shorten it to "
                 f"leave at least {LEAST_ROOM}"
             )
