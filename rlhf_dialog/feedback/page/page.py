@@ -14,7 +14,6 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 import gradio as gr
 import gradio.queueing
-import uvicorn
 from fastapi import FastAPI
 
 from rlhf_dialog.errors import UserError
@@ -313,17 +312,3 @@ class FeedbackPage:
 
 # it ends what streams views: Gradio sends the last one twice, and by then a browser may have been told of a newer thumb
 SKIPPED: View = [gr.skip()] * 10
-
-
-def page_server(app: RequestFilter, seconds_to_end: int) -> uvicorn.Server:
-    """The server of a page. It waits so long for open requests; `RequestFilter` logs what fails, without what strangers wrote."""
-    config = uvicorn.Config(
-        app,
-        ws="none",
-        log_level="critical",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=seconds_to_end,
-    )
-    return uvicorn.Server(config)

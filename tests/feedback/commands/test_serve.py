@@ -33,11 +33,9 @@ def test_a_port_that_is_taken_and_no_gradio(bot, capsys, monkeypatch):
 
 def test_what_is_served(bot, capsys, monkeypatch):
     pytest.importorskip("gradio", reason="the page needs gradio")
-    from rlhf_dialog.feedback.page import page
-
     served = []
     monkeypatch.setattr(
-        page, "page_server", lambda *args: served.append(args) or SimpleNamespace(run=lambda sockets: None)
+        feedback_serve, "http_server", lambda *args: served.append(args) or SimpleNamespace(run=lambda sockets: None)
     )
     bot.settings_path.write_text("page_message_chars: 9\n")
     for words in (["--allow_host", "chat.example.org"], ["--auth", "ann:open sesame"]):
