@@ -66,8 +66,8 @@ def run_serve(options: ServeOptions) -> None:
         stack.callback(listening.close)
         store = stack.enter_context(closing(bot.store()))
         from rlhf_dialog.feedback.page.page import FeedbackPage, page_server
-        from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
         from rlhf_dialog.feedback.sessions.batched_generation import Answering
+        from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE
 
         answering = stack.enter_context(
             Answering(bot, device=options.device, adjust=lambda agent: agent.set_precision(options))
