@@ -45,6 +45,11 @@ class ServeOptions(PrecisionOption, BotOptions):
     )
     api: bool = option("answer OpenAI's clients too, below /v1; see docs/FEEDBACK.md", False)
     no_page: bool = option("with --api: no page, so gradio is not needed", False)
+    allow_origin: tuple[str, ...] = option(
+        "with --api: a web site whose scripts may use it, such as https://chat.example.org. Repeatable",
+        metavar="URL",
+        form="repeated",
+    )
     visitors: bool = option(
         "with --api: once somebody has a key, answer also who has none; all of them are one person", False
     )
@@ -134,22 +139,28 @@ class _Served:
     settings: BotSettings
     options: ServeOptions
 
+    def hosts(self) -> set[str]:
+        """The names under which page and API may be opened."""
+        from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE
+
+        return {*THIS_MACHINE, self.options.host.strip("[]"), *self.options.allow_host}
+
     def page(self, logins: list[tuple[str, str]] | None) -> "ASGIApp":
         from rlhf_dialog.feedback.page.page import FeedbackPage
-        from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
 
-        hosts = None if logins else {*THIS_MACHINE, self.options.host.strip("[]"), *self.options.allow_host}
-        return FeedbackPage(self.store, self.answering, logins, self.settings, hosts).app
+        return FeedbackPage(self.store, self.answering, logins, self.settings, None if logins else self.hosts()).app
 
     def with_api(self, page: "ASGIApp | None", people: People, owner: str | None, stack: ExitStack) -> "ASGIApp":
         """The API, and, where there is one, the page beside it; `owner` is the random id of who calls while nobody has a key."""
         from rlhf_dialog.feedback.door.app import Door
         from rlhf_dialog.feedback.door.callers import Callers
+        from rlhf_dialog.feedback.door.guard import Guard, check_origin
 
         callers = Callers(people, self.store, owner, self.options.visitors, self.options.users == "known")
-        door = Door(self.bot, self.store, self.answering, callers)
+        door = Door(self.bot, self.store, self.answering, callers, self.settings)
         stack.callback(door.close)
-        api = door.app
+        origins = [check_origin(origin) for origin in self.options.allow_origin]
+        api = Guard(door.app, self.settings, self.hosts(), origins)
 
         async def choose(scope: Any, receive: Any, send: Any) -> None:
             is_api = scope["type"] == "http" and scope["path"].startswith("/v1/")

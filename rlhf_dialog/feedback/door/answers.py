@@ -21,6 +21,7 @@ from rlhf_dialog.feedback.sessions.batched_generation import (
     NoRoom,
     ReplyOptions,
 )
+from rlhf_dialog.feedback.sessions.http_requests import log_failure
 from rlhf_dialog.feedback.store.store import Store, StoredTurn, TurnOrigin, is_heldout
 
 logger = logging.getLogger(__name__)
@@ -228,8 +229,8 @@ class Answers:
         except UserError as failure:
             logger.warning("an answer was not stored, and its reader was told: %s", failure)
             error = ApiError(503, NOT_STORED, "server_error", "not_stored", headers={"Retry-After": "2"})
-        except Exception as failure:  # of any kind; its text may hold what people said
-            logger.warning("an answer failed: %s", type(failure).__name__)
+        except Exception:  # of any kind; its text may hold what people said
+            log_failure()
             error = ApiError(500, "the answer failed, and nothing of it is stored; ask again", "server_error")
         finally:
             with self._changing:

@@ -3,8 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from typing import Any
 
 from starlette.applications import Starlette
@@ -18,9 +17,11 @@ from starlette.types import Receive, Scope, Send
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.door.answers import Answers, RunningAnswer, read_context
 from rlhf_dialog.feedback.door.callers import Caller, Callers
+from rlhf_dialog.feedback.door.guard import CallerLimits
 from rlhf_dialog.feedback.door.requests import ApiError, ChatRequest, names_of, read_chat_request
 from rlhf_dialog.feedback.sessions.batched_generation import Answering, GeneratedAnswer
 from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.settings import ApiKeys
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.json_files import parse_json
 
@@ -30,10 +31,11 @@ MAX_LOGGED = 100  # combinations of ignored keys
 
 
 class Door:
-    """The API of a bot; `app` is the ASGI application. Close it before `answering` and the store."""
+    """The API of a bot; `app` is the ASGI application, for a `Guard`. Close it before `answering` and the store."""
 
-    def __init__(self, bot: Bot, store: Store, answering: Answering, callers: Callers):
+    def __init__(self, bot: Bot, store: Store, answering: Answering, callers: Callers, limits: ApiKeys | None = None):
         self._bot, self._store, self._callers = bot, store, callers
+        self._limits = CallerLimits(limits or ApiKeys())
         self.name = bot.folder.resolve().name
         self.answers = Answers(store, answering)
         self._logged: set[str] = set()  # ignored keys
@@ -56,12 +58,12 @@ class Door:
 
     async def list_models(self, request: Request) -> Response:
         """The bot, and its versions for teachers."""
-        models = await run_in_threadpool(self._models, request.headers)
+        models = await run_in_threadpool(self._models, request)
         return JSONResponse({"object": "list", "data": models})
 
     async def show_model(self, request: Request) -> Response:
         """One of the list."""
-        models = await run_in_threadpool(self._models, request.headers)
+        models = await run_in_threadpool(self._models, request)
         found = [model for model in models if model["id"] == request.path_params["model"]]
         if not found:
             raise _unknown_model()
@@ -70,18 +72,25 @@ class Door:
     async def complete(self, request: Request) -> Response:
         """An answer to a dialogue."""
         body = _parse(await request.body())
-        running = await run_in_threadpool(self._begin, request.headers, body)
+        running = await run_in_threadpool(self._begin, request, body)
         ignored = names_of(running.request.ignored)
         return AnswerResponse(running, {IGNORED_HEADER: ignored} if ignored else {})
 
-    def _begin(self, headers: Mapping[str, str], body: Any) -> RunningAnswer:
-        user = body.get("user") if isinstance(body, dict) else None
-        caller = self._callers.find(headers, user if isinstance(user, str) else None)
+    def _begin(self, request: Request, body: Any) -> RunningAnswer:
+        caller = self._count(request, "messages", body)
         asked = read_chat_request(body)
         version = self._version_of(asked, caller)
         self._log_ignored(asked)
-        context = read_context(headers, caller, asked, self._store)
-        return self.answers.begin(caller, asked, context, version, nullcontext())
+        context = read_context(request.headers, caller, asked, self._store)
+        slot = self._limits.answering(caller, _address(request))
+        return self.answers.begin(caller, asked, context, version, slot)
+
+    def _count(self, request: Request, kind: str, body: Any = None) -> Caller:
+        """Who sends a request, which is counted. Raises ApiError: 400, 401, 429."""
+        user = body.get("user") if isinstance(body, dict) else None
+        caller = self._callers.find(request.headers, user if isinstance(user, str) else None)
+        self._limits.count(kind, caller, _address(request))
+        return caller
 
     def _version_of(self, asked: ChatRequest, caller: Caller) -> str | None:
         """The version that a model's name asks for; None: that of the dialogue. Raises ApiError, 404."""
@@ -92,8 +101,8 @@ class Door:
             raise _unknown_model()
         return version
 
-    def _models(self, headers: Mapping[str, str]) -> list[dict[str, Any]]:
-        caller = self._callers.find(headers)
+    def _models(self, request: Request) -> list[dict[str, Any]]:
+        caller = self._count(request, "looks")
         paths = {self.name: self._bot.folder / "champion"}
         if caller.role == "teacher":
             versions = self._bot.usable_versions()
@@ -204,6 +213,10 @@ class AnswerResponse(Response):
             "system_fingerprint": running.version,
             "choices": choices,
         }
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _finish_reason(answer: GeneratedAnswer) -> str:

@@ -19,9 +19,10 @@ from fastapi import FastAPI
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page import rendering
 from rlhf_dialog.feedback.page.layout import LOOKS, build
-from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter, log_failure
+from rlhf_dialog.feedback.page.request_filter import RequestFilter
 from rlhf_dialog.feedback.sessions.batched_generation import Answering
 from rlhf_dialog.feedback.sessions.chat_session import ChatSession, SessionChanged
+from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE, log_failure
 from rlhf_dialog.feedback.sessions.open_sessions import OpenSessions
 from rlhf_dialog.feedback.sessions.rates import Rates, check_length
 from rlhf_dialog.feedback.store.settings import PageKeys

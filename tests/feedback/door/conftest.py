@@ -7,11 +7,11 @@ import pytest
 pytest.importorskip("starlette", reason="the API needs starlette")
 pytest.importorskip("httpx", reason="starlette's client needs httpx")
 
-from rlhf_dialog.feedback.store.people import People
 from starlette.testclient import TestClient
 
 from rlhf_dialog.feedback.door.app import Door
 from rlhf_dialog.feedback.door.callers import Callers
+from rlhf_dialog.feedback.store.people import People
 
 
 @pytest.fixture
