@@ -80,7 +80,7 @@ def run_serve(options: ServeOptions) -> None:
     with ExitStack() as stack:
         bot = Bot(options.run)
         settings = read_settings(bot.settings_path)
-        people = People(bot.folder)
+        people = People.load(bot.folder)
         if options.api and not (is_loopback(address) or options.visitors or people.has_keys()):
             raise UserError(
                 f"--host {options.host}: opens the API to other machines; make keys for those who may use it with `rlhf-dialog "

@@ -22,6 +22,7 @@ from rlhf_dialog.models.generation import Sampling, at_temperature, random_numbe
 
 CPU = torch.device("cpu")
 ONE_AGENT = "agent"  # the only version where there is no bot
+FEW = 4  # tokens
 LEAST_TEMPERATURE = 1e-4  # below it logits overflow, so the most likely token is taken
 
 
@@ -188,26 +189,20 @@ class Answering:
 
         Raises AnsweringClosed, NoRoom, and, read, what the generation raises.
         """
-        self._check_room(options.system, version)
+        agent = self._served.agent(version)
+        _check_room(agent, options.system)
+        turns = _fitting(agent, [turn.strip() for turn in turns])
         with self._changed:
             if self._closed:
                 raise AnsweringClosed
             seed = self._seeds.getrandbits(63) if seed is None else seed
-            request = _Request([turn.strip() for turn in turns], version, seed, options)
+            request = _Request(turns, version, seed, options)
             if self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="answering", daemon=True)
                 self._worker.start()
             self._waiting.append(request)
             self._changed.notify_all()
         return AnswerStream(request)
-
-    def _check_room(self, system: str | None, version: str) -> None:
-        encoder = self._served.agent(version).encoder
-        if system is not None and (room := encoder.count_room(system)) < LEAST_ROOM:
-            raise NoRoom(
-                f"the system message leaves {max(room, 0)} of {encoder.max_prompt_length} tokens for the dialogue; shorten it to "
-                f"leave at least {LEAST_ROOM}"
-            )
 
     def close(self) -> None:
         """End the thread after the token that it is at; requests that wait get AnsweringClosed."""
@@ -242,7 +237,7 @@ class Answering:
         """Answer a batch; each request gets its answer after every token until it has ended."""
         agent = self._served.agent(batch[0].version)
         sampling = batch[0].options.sampling(agent.sampling)
-        prompts = [request.turns[-agent.settings.context_size :] for request in batch]
+        prompts = [request.turns for request in batch]
         seeds = [torch.Generator().manual_seed(request.seed) for request in batch]
         numbers = torch.cat([random_numbers(1, agent.sampling, CPU, generator) for generator in seeds])
         going = dict(enumerate(batch))
@@ -261,3 +256,27 @@ class Answering:
         stream(speaker, prompts, show, numbers[:, : sampling.max_new_tokens], systems)
         for request in going.values():
             request.answers.put(AnsweringClosed())
+
+
+def _fitting(agent: ChatAgent, turns: list[str]) -> list[str]:
+    """The newest turns of a prompt, without those for which there is certainly no room: programs send the whole dialogue.
+
+    Alone a turn has a few tokens more or less than among others.
+    """
+    encoder, kept, size = agent.encoder, list[str](), 0
+    for turn in reversed(turns[-agent.settings.context_size :]):
+        if size >= encoder.max_prompt_length:
+            break
+        kept.append(turn)
+        size += len(encoder.tokenizer(turn, add_special_tokens=False, verbose=False)["input_ids"]) - FEW
+    return kept[::-1]
+
+
+def _check_room(agent: ChatAgent, system: str | None) -> None:
+    """Raises NoRoom."""
+    encoder = agent.encoder
+    if system is not None and (room := encoder.count_room(system)) < LEAST_ROOM:
+        raise NoRoom(
+            f"the system message leaves {max(room, 0)} of {encoder.max_prompt_length} tokens for the dialogue; shorten it to "
+            f"leave at least {LEAST_ROOM}"
+        )

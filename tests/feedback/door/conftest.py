@@ -16,7 +16,7 @@ from rlhf_dialog.feedback.store.people import People
 
 @pytest.fixture
 def door(bot, store, answering):
-    door = Door(bot, store, answering, Callers(People(bot.folder), store, "somebody"))
+    door = Door(bot, store, answering, Callers(People.load(bot.folder), store, "somebody"))
     yield door
     door.close()
 

@@ -204,6 +204,21 @@ def test_temperature_0_and_one_next_to_it_take_the_most_likely_token(chat_agent)
     assert [list(one) for one in ids] == [reply.ids] * 2
 
 
+def test_of_a_long_history_only_what_may_fit_is_encoded(chat_agent, gate, monkeypatch):
+    gate.open.set()
+    sizes, encode = [], chat_agent.encode
+    monkeypatch.setattr(
+        chat_agent, "encode", lambda turns, systems: sizes.append(len(turns[0])) or encode(turns, systems)
+    )
+    monkeypatch.setattr(chat_agent, "settings", chat_agent.settings.model_copy(update={"context_size": 10**6}))
+    turns = [f"This is the turn number {i:03}" for i in range(999)]
+    with Answering(chat_agent) as answering:
+        version = answering.begin()
+        few, many = (last(answering.stream(some, version, seed=1)) for some in (turns[-9:], turns))
+    assert few.ids == many.ids
+    assert max(sizes) < 9  # of 27 bytes each, where there is room for 100
+
+
 def test_a_system_message_without_room_for_a_dialogue_is_refused(chat_agent):
     with Answering(chat_agent) as answering:
         version = answering.begin()
