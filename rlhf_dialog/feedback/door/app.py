@@ -15,6 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.door import ratings
 from rlhf_dialog.feedback.door.answers import Answers, RunningAnswer, read_context
 from rlhf_dialog.feedback.door.callers import Caller, Callers
 from rlhf_dialog.feedback.door.guard import CallerLimits
@@ -34,8 +35,9 @@ class Door:
     """The API of a bot; `app` is the ASGI application, for a `Guard`. Close it before `answering` and the store."""
 
     def __init__(self, bot: Bot, store: Store, answering: Answering, callers: Callers, limits: ApiKeys | None = None):
-        self._bot, self._store, self._callers = bot, store, callers
-        self._limits = CallerLimits(limits or ApiKeys())
+        self._bot, self._store, self._answering, self._callers = bot, store, answering, callers
+        self._keys = limits or ApiKeys()
+        self._limits = CallerLimits(self._keys)
         self.name = bot.folder.resolve().name
         self.answers = Answers(store, answering)
         self._logged: set[str] = set()  # ignored keys
@@ -44,6 +46,9 @@ class Door:
                 Route("/v1/models", self.list_models),
                 Route("/v1/models/{model:path}", self.show_model),
                 Route("/v1/chat/completions", self.complete, methods=["POST"]),
+                Route("/v1/feedback", self.rate, methods=["POST"]),
+                Route("/v1/feedback/{answer}", self.withdraw, methods=["DELETE"]),
+                Route("/v1/people/me", self.forget, methods=["DELETE"]),
             ],
             exception_handlers={
                 ApiError: _answer_refusal,  # type: ignore[dict-item]
@@ -75,6 +80,43 @@ class Door:
         running = await run_in_threadpool(self._begin, request, body)
         ignored = names_of(running.request.ignored)
         return AnswerResponse(running, {IGNORED_HEADER: ignored} if ignored else {})
+
+    async def rate(self, request: Request) -> Response:
+        """What the caller thinks of an answer is stored."""
+        body = _parse(await request.body())
+
+        def act() -> dict[str, Any]:
+            caller = self._count(request, "ratings", body)
+            return ratings.rate(self._store, caller, body, self._keys.api_rating_chars, self._spoken)
+
+        return JSONResponse(await run_in_threadpool(act))
+
+    async def withdraw(self, request: Request) -> Response:
+        """The caller's feedback on an answer is taken back."""
+        body = _parse(await request.body() or b"{}")
+
+        def act() -> dict[str, Any]:
+            caller = self._count(request, "ratings", body)
+            return ratings.withdraw(self._store, caller, request.path_params["answer"])
+
+        return JSONResponse(await run_in_threadpool(act))
+
+    async def forget(self, request: Request) -> Response:
+        """All that is stored of the caller is removed."""
+        body = _parse(await request.body() or b"{}")
+
+        def act() -> dict[str, Any]:
+            caller = self._count(request, "ratings", body)
+            return ratings.forget(self._bot, self._store, caller, body, self._limits.when_idle)
+
+        return JSONResponse(await run_in_threadpool(act))
+
+    def _spoken(self, text: str) -> str:
+        version = self._answering.begin()
+        try:
+            return self._answering.spoken(text, version)
+        finally:
+            self._answering.end(version)
 
     def _begin(self, request: Request, body: Any) -> RunningAnswer:
         caller = self._count(request, "messages", body)
@@ -233,7 +275,7 @@ def _parse(body: bytes) -> Any:
     try:
         return parse_json(body)
     except ValueError:
-        raise ApiError(400, "the body: is not JSON; send an object with model and messages") from None
+        raise ApiError(400, "the body: is not JSON; send an object") from None
 
 
 def _unknown_model() -> ApiError:

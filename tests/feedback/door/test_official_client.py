@@ -6,8 +6,10 @@ import threading
 
 import pytest
 
-openai = pytest.importorskip("openai", reason="the API is asked with the official client")
-httpx = pytest.importorskip("httpx")
+pytest.importorskip("openai", reason="the API is asked with the official client")
+
+import httpx
+import openai
 
 from rlhf_dialog.feedback.commands.serve import http_server
 from rlhf_dialog.feedback.door.guard import Guard
@@ -131,7 +133,7 @@ def test_a_stream_that_is_left_is_stored_as_far_as_it_was_sent(client, bot, door
         while len(text) < 2:
             text += next(stream).choices[0].delta.content or ""
         assert pace.waits.wait(60)
-    growing = [running for running in door.answers._running]
+    growing = list(door.answers._running)
     while growing and not growing[0].is_left:
         pass
     pace.go.set()
