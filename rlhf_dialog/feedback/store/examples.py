@@ -285,18 +285,27 @@ def _ids(turn: Row) -> tuple[int, ...] | None:
 
 def turns_before(turns: Sequence[Row], answer: Row, events: Sequence[Row]) -> Prompt:
     """What was said before an answer was given: of each earlier position the text that was written, chosen or edited last until
-    then.
+    then, and not taken back.
 
     `events`: the dialogue's by id, also those that no longer count. Empty where a turn is missing.
     """
     by_id = {turn["id"]: turn for turn in turns}
+    until = [event for event in events if event["created"] <= answer["created"]]
+    back = [event for event in until if event["kind"] == "withdrawn"]
     written = [(turn["created"], turn["position"], turn["text"]) for turn in turns if turn["id"] < answer["id"]]
-    for event in events:
+    for event in until:
         turn = by_id.get(event["turn"])
-        if event["kind"] in CHANGES and turn is not None and event["created"] <= answer["created"]:
+        if event["kind"] in CHANGES and turn is not None and not any(_takes_back(one, event) for one in back):
             written.append((event["created"], turn["position"], event["text"] or turn["text"]))
     at = {place: text for _, place, text in sorted(written, key=itemgetter(0)) if place < answer["position"]}
     return tuple(at[place] for place in sorted(at)) if len(at) == answer["position"] else ()
+
+
+def _takes_back(withdrawal: Row, event: Row) -> bool:
+    """Whether an event was withdrawn by another one; as in `COUNTING`."""
+    same = all(withdrawal[key] == event[key] for key in ("person", "turn"))
+    is_later = withdrawal["id"] > event["id"] and withdrawal["text"] == event["kind"]
+    return same and is_later and withdrawal["other"] in (None, event["other"])
 
 
 ANSWERS = """SELECT id, turns.dialogue, systems.text FROM turns LEFT JOIN systems ON systems.dialogue = turns.dialogue
