@@ -81,7 +81,7 @@ def run_serve(options: ServeOptions) -> None:
         bot = Bot(options.run)
         settings = read_settings(bot.settings_path)
         people = People.load(bot.folder)
-        if options.api and not (is_loopback(address) or options.visitors or people.has_keys()):
+        if options.api and not (is_loopback(address) or options.visitors or people.was_anybody_invited):
             raise UserError(
                 f"--host {options.host}: opens the API to other machines; make keys for those who may use it with `rlhf-dialog "
                 "feedback invite NAME`, or allow everybody with --visitors"

@@ -39,7 +39,7 @@ class Asking:
         self.client = client
 
     def post(self, *texts, headers=None, system=None, **keys):
-        body = {"model": "bot", "messages": messages(*texts, system=system), **keys}
+        body = {"model": "bot", "messages": messages(*texts, system=system)} | keys
         return self.client.post("/v1/chat/completions", json=body, headers=headers)
 
     def __call__(self, *texts, **keys):

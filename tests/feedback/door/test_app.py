@@ -1,9 +1,13 @@
 """The shapes of OpenAI's API, and what is on disk when an answer is told."""
 
 import re
+from collections import Counter
 
+from rlhf_dialog.feedback.store.examples import read_examples
+from rlhf_dialog.feedback.store.people import People
+from rlhf_dialog.feedback.store.store import Rating
 from tests.feedback.door.conftest import read_events, text_of
-from tests.parts.bots import new_version, rows
+from tests.parts.bots import exchange, new_version, rows
 
 
 def test_an_answer_has_openai_s_shape_and_is_stored(ask, store, bot):
@@ -152,3 +156,44 @@ def test_an_answer_that_fails_is_told_without_what_was_said(ask, answering, monk
     assert (response.status_code, response.json()["error"]["type"]) == (500, "server_error")
     assert "private" not in response.text + caplog.text
     assert "RuntimeError" in caplog.text
+
+
+def test_ratings_by_the_api_and_in_the_terminal_are_one_person_s(ask, bot, store):
+    for number in range(30):
+        dialogue, (turn,) = exchange(store, "somebody", f"Is it far, {number} ?")
+        store.add_feedback(dialogue, "somebody", Rating("thumb", turn, 1))
+    for number in range(6):
+        answer = ask(f"Hello {number}")
+        rating = {"id": answer["id"], "thumb": "up"}
+        assert ask.client.post("/v1/feedback", json=rating).json()["added"] == 1
+        assert ask.client.post("/v1/feedback", json=rating).json()["added"] == 0
+    examples = read_examples(store)
+    assert Counter(one.person for one in examples.all) == {store.hash_person("somebody"): 36}
+    assert ask.client.delete(f"/v1/feedback/{answer['id']}").json()["deleted"] is True
+    assert len(read_examples(store)) == 35
+    assert ask.client.post("/v1/feedback", json={"id": "chatcmpl-" + "0" * 32, "thumb": "up"}).status_code == 404
+    assert ask.client.request("DELETE", "/v1/people/me", json={"confirm": "forget"}).status_code == 401
+
+
+def test_the_holder_of_a_key_is_forgotten(ask, bot, store):
+    key = People.load(bot.folder).invite("Ann")
+    headers = {"Authorization": f"Bearer {key}"}
+    assert ask.post("Hello").status_code == 401
+    answer = ask("Hello", headers=headers)
+    assert ask.client.request("DELETE", "/v1/people/me", json={}, headers=headers).status_code == 400
+    done = ask.client.request("DELETE", "/v1/people/me", json={"confirm": "forget"}, headers=headers)
+    assert (done.status_code, done.json()["deleted"]) == (200, True)
+    assert (store.dialogues(), store.find_answer(answer["id"].removeprefix("chatcmpl-"))) == ([], None)
+
+
+def test_teachers_ask_versions_by_name(ask, bot):
+    new_version(bot)
+    key = People.load(bot.folder).invite("Ann", "teacher")
+    headers = {"Authorization": f"Bearer {key}"}
+    names = lambda: [one["id"] for one in ask.client.get("/v1/models", headers=headers).json()["data"]]  # noqa: E731
+    assert names() == ["bot", "bot@0001", "bot@0002"]
+    assert ask("Hello", model="bot@0001", headers=headers)["system_fingerprint"] == "0001"
+    with bot._changing() as tree:
+        tree["versions"]["0001"]["status"] = "refused"
+    assert names() == ["bot", "bot@0002"]
+    assert ask.post("Hello", model="bot@0001", headers=headers).status_code == 404
