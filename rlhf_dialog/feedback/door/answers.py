@@ -304,30 +304,25 @@ class Answers:
         store, context, version, position = self._store, running.context, str(running.version), len(used.turns)
         with store.writing():
             place = self._find_place(caller, history, version)
-            if (
-                place.dialogue is not None and place.turns != used.turns
-            ):  # it reads the same, but is not what the model read
+            if place.dialogue is not None and place.turns != used.turns:  # it only reads as what the model was given
                 place = Place(used.turns, heldout=is_heldout(place.dialogue))
             dialogue = place.dialogue
             if dialogue is None:
                 parts = {"system": history.system, "user": caller.user, "chat": context.chat}
                 dialogue = store.begin(caller.person, SOURCE, heldout=place.heldout, **parts)
                 for number, text in enumerate(used.turns[:-1]):
-                    store.add_turn(dialogue, number, _speaker(history, number), text, is_copy=True)
+                    speaker = "user" if history.is_of_user(number) else "agent"
+                    store.add_turn(dialogue, number, speaker, text, is_copy=True)
             if not place.is_again:
                 store.add_turn(dialogue, position - 1, "user", used.turns[-1])
-            for number in reversed(
-                range(len(answers))
-            ):  # the dialogue goes on with the last one that is written: the first
-                answer = answers[number]
-                sampling = {**answer.sampling, "num_prompt_ids": answer.num_prompt_ids}
-                sampling |= {"truncated": True} if answer.truncated else {}
+            # the dialogue goes on with what is written last: the first choice
+            for number, answer in reversed(list(enumerate(answers))):
                 store.add_turn(
                     dialogue,
                     position,
                     "agent",
                     answer.text,
-                    TurnOrigin(list(answer.ids), list(answer.logprobs), sampling, version),
+                    _origin(answer, version),
                     answer=_choice_id(running.id, number),
                     message=None if number else context.message,
                     is_stopped=not answer.ended,
@@ -336,12 +331,15 @@ class Answers:
                 store.add_request(context.key, running.request.digest, running.id)
 
 
+def _origin(answer: GeneratedAnswer, version: str) -> TurnOrigin:
+    """What `_read_turn` reads again."""
+    sampling = {**answer.sampling, "num_prompt_ids": answer.num_prompt_ids}
+    sampling |= {"truncated": True} if answer.truncated else {}
+    return TurnOrigin(list(answer.ids), list(answer.logprobs), sampling, version)
+
+
 def _choice_id(answer: str, number: int) -> str:
     return f"{answer}-{number}" if number else answer
-
-
-def _speaker(history: History, position: int) -> str:
-    return "user" if history.is_of_user(position) else "agent"
 
 
 def _check_same(request: ChatRequest, digest: str) -> None:

@@ -11,11 +11,12 @@ from rlhf_dialog.feedback.door.callers import Caller
 from rlhf_dialog.feedback.store.examples import turns_before
 from rlhf_dialog.feedback.store.store import CHANGES, Store
 
-MOST_CANDIDATES = 200  # dialogues with the same last message of the user, the newest first
+MOST_CANDIDATES = 100  # dialogues with the same last message of the user, the newest first
 CANDIDATES = """SELECT id, heldout FROM dialogues WHERE person = :person
     AND (SELECT hash FROM users WHERE dialogue = dialogues.id) IS :user
     AND (:chat IS NULL OR (SELECT hash FROM chats WHERE dialogue = dialogues.id) = :chat)
     AND EXISTS (SELECT 1 FROM turns WHERE dialogue = dialogues.id AND position = :position AND text = :text)
+    AND (:last IS NULL OR (SELECT max(position) FROM turns WHERE dialogue = dialogues.id) IN (:last, :last + 2))
     ORDER BY started DESC, rowid DESC LIMIT :most"""
 
 
@@ -62,13 +63,11 @@ def find_place(store: Store, caller: Caller, history: History, spoken: Callable[
     if not user_turns:
         return Place(history.turns)
     newest = user_turns[-1]
-    for dialogue in _candidates(store, caller, history.chat, newest, history.turns[newest]):
+    for dialogue in _candidates(store, caller, history, newest, last=before - 1, chat=history.chat):
         if store.system(dialogue["id"]) != history.system:
             continue
         turns, events = _read(store, dialogue["id"])
         length = 1 + max(turn["position"] for turn in turns)
-        if length not in (before, before + 2):
-            continue
         said = turns_before(turns, _coming(min(length, before + 1)), events)
         if [spoken(text) for text in said] == keys[: len(said)] and len(said) == min(length, before + 1):
             last = max((turn for turn in turns if turn["version"]), key=lambda turn: int(turn["id"]), default=None)
@@ -83,7 +82,7 @@ def _is_heldout(
 ) -> bool | None:
     """Whether the dialogue is held out that has most of the turns before the last one, a question and an answer at least."""
     longest, is_heldout = max(first + 1, 1), None
-    for dialogue in _candidates(store, caller, None, first, history.turns[first]):
+    for dialogue in _candidates(store, caller, history, first):
         turns, events = _read(store, dialogue["id"])
         texts: dict[int, set[str]] = defaultdict(set)
         positions = {turn["id"]: turn["position"] for turn in turns}
@@ -100,13 +99,19 @@ def _is_heldout(
     return is_heldout
 
 
-def _candidates(store: Store, caller: Caller, chat: str | None, position: int, text: str) -> list[Row]:
-    values = {"person": store.hash_person(caller.person), "user": caller.user, "chat": chat, "most": MOST_CANDIDATES}
-    return store.rows(CANDIDATES, {**values, "position": position, "text": text})
+def _candidates(
+    store: Store, caller: Caller, history: History, position: int, last: int | None = None, chat: str | None = None
+) -> list[Row]:
+    """The caller's dialogues with the history's text at a position, which end at the position `last`, or an answer later."""
+    values = {"person": store.hash_person(caller.person), "user": caller.user, "chat": chat, "last": last}
+    return store.rows(
+        CANDIDATES, {**values, "position": position, "text": history.turns[position], "most": MOST_CANDIDATES}
+    )
 
 
 def _read(store: Store, dialogue: str) -> tuple[list[Row], list[Row]]:
-    turns = store.rows("SELECT * FROM turns WHERE dialogue = ? ORDER BY position, id", (dialogue,))
+    statement = "SELECT id, position, text, version, created FROM turns WHERE dialogue = ? ORDER BY position, id"
+    turns = store.rows(statement, (dialogue,))
     return turns, store.rows("SELECT * FROM feedback WHERE dialogue = ? ORDER BY id", (dialogue,))
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 
@@ -50,21 +51,21 @@ def test_a_retry_of_the_official_client_gets_the_answer_of_the_first_try(ask, bo
 
 
 class Pace:
-    """The generation, which waits before the token after `tokens` until `go`."""
+    """The generation, which waits for a release of `go` after each of these numbers of tokens."""
 
-    def __init__(self, monkeypatch, tokens):
-        self.tokens, self.go, self.waits, self.batches = tokens, threading.Event(), threading.Event(), 0
+    def __init__(self, monkeypatch, *numbers):
+        self.numbers, self.go, self.waits, self.batches = numbers, threading.Semaphore(0), threading.Event(), 0
         self._stream = batched_generation.stream
         monkeypatch.setattr(batched_generation, "stream", self)
 
     def __call__(self, agent, prompts, show, numbers, systems):
         self.batches += 1
-        left = iter(range(self.tokens))
+        tokens = count()
 
         def show_at_the_pace(replies):
-            if next(left, None) is None:
+            if next(tokens) in self.numbers:
                 self.waits.set()
-                assert self.go.wait(60)
+                assert self.go.acquire(timeout=60)
             return show(replies)
 
         self._stream(agent, prompts, show_at_the_pace, numbers, systems)
@@ -78,14 +79,17 @@ def test_a_retry_joins_the_answer_that_runs(ask, bot, monkeypatch):
         second = people.submit(ask, "Hello", headers={"x-stainless-retry-count": "1"})
         with pytest.raises(TimeoutError):
             second.result(timeout=0.05)
-        pace.go.set()
+        pace.go.release()
         assert first.result() == second.result()
     assert (pace.batches, rows(bot, "SELECT count(*) FROM answers")) == (1, [(1,)])
 
 
-async def leave(app, body, headers=(), until=None, after=None):
-    """The text that a client has got of a stream before it leaves, which it does at a text, or after an event."""
-    gone, said, sent = asyncio.Event(), "", [{"type": "http.request", "body": json.dumps(body).encode()}]
+async def leave(app, body, headers=(), until="", on_text=None, after=None):
+    """A client that leaves: when more of a stream comes than `until`, which it does not take, or after an event.
+
+    When it has got all of `until`, it calls `on_text`.
+    """
+    gone, said, told, sent = asyncio.Event(), "", [], [{"type": "http.request", "body": json.dumps(body).encode()}]
 
     async def receive():
         if sent:
@@ -97,13 +101,15 @@ async def leave(app, body, headers=(), until=None, after=None):
         nonlocal said
         for event in read_events(message.get("body", b"").decode()) if message.get("body") else []:
             said += event["choices"][0]["delta"].get("content", "")
-        if said == until:
+        if said and said == until and not told:
+            told.append(on_text())
+        if said != until[: len(said)]:
             gone.set()
+            await asyncio.Event().wait()
 
     names = [(b"content-type", b"application/json"), *headers]
     scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": names, "query_string": b""}
     await app({**scope, "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80)}, receive, send)
-    return said
 
 
 def wait_for_answers(door):
@@ -115,16 +121,17 @@ def test_of_a_stream_that_is_left_the_text_so_far_is_stored_and_is_history(
     ask, bot, door, store, answering, monkeypatch
 ):
     texts = [one.text for one in answering.stream(["Hello"], answering.begin(), 3)]
-    number = next(i for i, text in enumerate(texts) if len(text) > 1)
-    assert texts[number] != texts[-1]
-    pace = Pace(monkeypatch, number + 1)
+    number, read = next((i, text) for i, text in enumerate(texts, 1) if len(text) > 1)
+    assert read != texts[-2]  # more of it comes before the last token
+    pace = Pace(monkeypatch, number, len(texts) - 1)
     body = {"model": "bot", "messages": messages("Hello"), "stream": True, "seed": 3}
-    assert asyncio.run(leave(door.app, body, until=texts[number])) == texts[number]
-    pace.go.set()
+    asyncio.run(leave(door.app, body, until=read, on_text=pace.go.release))
+    pace.go.release()
     wait_for_answers(door)
-    assert rows(bot, TURNS) == [(0, "user", "Hello"), (1, "agent", texts[number])]
+    assert rows(bot, TURNS) == [(0, "user", "Hello"), (1, "agent", read)]
     assert rows(bot, "SELECT turn FROM stopped") == rows(bot, "SELECT id FROM turns WHERE position = 1")
-    later = ask("Hello", texts[number], "And ?")
+    pace.numbers = ()
+    later = ask("Hello", read, "And ?")
     assert store.find_answer(later["id"].removeprefix("chatcmpl-")).position == 3
     assert answering._served._holders.total() == 1  # of this test
 
@@ -132,7 +139,7 @@ def test_of_a_stream_that_is_left_the_text_so_far_is_stored_and_is_history(
 def test_who_leaves_without_a_stream_and_does_not_come_back_stops_the_answer(bot, door, monkeypatch):
     pace = Pace(monkeypatch, 1)
     asyncio.run(leave(door.app, {"model": "bot", "messages": messages("Hello")}, after=pace.waits))
-    pace.go.set()
+    pace.go.release()
     wait_for_answers(door)
     (turn,) = rows(bot, "SELECT token_ids FROM turns WHERE position = 1")
     assert len(json.loads(turn[0])) < 8
@@ -143,7 +150,7 @@ def test_who_may_come_back_finds_the_answer_and_it_counts(ask, bot, door, monkey
     pace = Pace(monkeypatch, 1)
     body = {"model": "bot", "messages": messages("Hello")}
     asyncio.run(leave(door.app, body, [(b"x-stainless-retry-count", b"0")], after=pace.waits))
-    pace.go.set()
+    pace.go.release()
     answer = ask("Hello", headers={"x-stainless-retry-count": "1"})
     assert rows(bot, TURNS) == [(0, "user", "Hello"), (1, "agent", text_of(answer))]
     assert rows(bot, "SELECT * FROM stopped") == []
@@ -173,7 +180,7 @@ def test_what_grows_when_the_server_ends_is_stored_as_far_as_it_was_read(bot, do
     ending.start()
     while not running.is_left:
         pass
-    pace.go.set()
+    pace.go.release()
     ending.join()
     assert running.error.status == 503
     assert rows(bot, "SELECT position FROM turns") == [(0,), (1,)]

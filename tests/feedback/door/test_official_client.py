@@ -136,7 +136,7 @@ def test_a_stream_that_is_left_is_stored_as_far_as_it_was_sent(client, bot, door
     growing = list(door.answers._running)
     while growing and not growing[0].is_left:
         pass
-    pace.go.set()
+    pace.go.release()
     wait_for_answers(door)
     ((said,),) = rows(bot, "SELECT text FROM turns JOIN stopped ON turn = id")
     assert said.startswith(text)
