@@ -29,7 +29,8 @@ def test_the_defaults_are_those_of_the_documentation():
         f"page_{kind}_a_{name}": pair[i] for kind, pair in people.items() for i, name in enumerate(("minute", "day"))
     }
     wanted |= {"page_message_chars": 4000, "page_request_bytes": 256 * 1024, "page_times_in_all": 15}
-    assert limits == wanted | {"page_open_dialogues": 200, "page_person_open_dialogues": 5}
+    wanted |= {"page_open_dialogues": 200, "page_person_open_dialogues": 5}
+    assert limits == wanted | {"page_person": "browser"}
     gate = {"person_cap": 0.2, "min_heldout": 30, "max_relative_kl": 2.0, "min_distinct_2": 0.7, "max_worsening": 2.0}
     night = {"beta": 1.0, "liked_weight": 4.0, "replay_share": 0.5, "epochs": 4.0, "batch_size": 16, "agreement": 0.6}
     night |= {"dpo_weight": 1.0, "sft_share": 0.2, "warmup_steps": 20, "weight_decay": 0.0, "max_grad_norm": 1.0}
