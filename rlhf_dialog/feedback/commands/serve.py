@@ -81,10 +81,11 @@ def run_serve(options: ServeOptions) -> None:
         bot = Bot(options.run)
         settings = read_settings(bot.settings_path)
         people = People.load(bot.folder)
-        if options.api and not (is_loopback(address) or options.visitors or people.was_anybody_invited):
+        is_private = is_loopback(address) and not options.allow_host
+        if options.api and not (is_private or options.visitors or people.was_anybody_invited):
             raise UserError(
-                f"--host {options.host}: opens the API to other machines; make keys for those who may use it with `rlhf-dialog "
-                "feedback invite NAME`, or allow everybody with --visitors"
+                "--api: is open to other machines by --host or --allow_host; make keys for those who may use it with "
+                "`rlhf-dialog feedback invite NAME`, or answer everybody with --visitors"
             )
         try:
             is_v6 = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
@@ -104,8 +105,7 @@ def run_serve(options: ServeOptions) -> None:
         served = _Served(bot, store, answering, settings, options)
         app = served.page(logins) if not options.no_page else None
         if options.api:
-            owner = terminal_person() if is_loopback(address) else None
-            app = served.with_api(app, people, owner, stack)
+            app = served.with_api(app, people, terminal_person() if is_private else None, stack)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         what = f"{url}v1" if options.no_page else f"{url}, the API is {url}v1" if options.api else url

@@ -90,8 +90,8 @@ def test_each_kind_is_the_event_that_page_and_terminal_store(store, answers):
 
 
 SENSELESS = {  # what is sent -> what the refusal names
-    "rating": ({"rating": 1}, ("thumb", "score")),
-    "rating and thumb": ({"rating": 1, "thumb": "up"}, ("thumb", "score")),
+    "rating": ({"rating": 1}, ("both", "thumb", "score", "up")),
+    "rating and thumb": ({"rating": 1, "thumb": "up"}, ("both", "thumb", "score")),
     "nothing": ({}, ("thumb", "score", "correction", "preferred")),
     "null": ({"thumb": None}, ("thumb", "score", "correction", "preferred")),
     "another key": ({"thumb": "up", "comment": "Good"}, ("comment", "reason")),
