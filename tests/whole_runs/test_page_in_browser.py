@@ -45,7 +45,8 @@ def address(bot):
 @pytest.fixture
 def paced(bot):
     """The address of a page in this process, and a semaphore: its answers wait for a release before each token."""
-    from rlhf_dialog.feedback.page.page import FeedbackPage, page_server
+    from rlhf_dialog.feedback.commands.serve import http_server
+    from rlhf_dialog.feedback.page.page import FeedbackPage
 
     tokens = threading.Semaphore(0)
     with Answering(bot, seed=0) as answering, closing(bot.store()) as store, socket.socket() as listening:
@@ -58,7 +59,7 @@ def paced(bot):
 
         answering.stream = wait
         listening.bind(("127.0.0.1", 0))
-        server = page_server(FeedbackPage(store, answering).app, 1)
+        server = http_server(FeedbackPage(store, answering).app, 1)
         serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         serving.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}", tokens

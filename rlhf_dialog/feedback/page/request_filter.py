@@ -2,11 +2,8 @@
 
 import asyncio
 import hmac
-import logging
 import re
 import secrets
-import sys
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
@@ -18,11 +15,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE, is_sent_to, log_failure, read_body, replay
 from rlhf_dialog.feedback.store.settings import PageKeys
 
-logger = logging.getLogger(__name__)
-THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
-HOST = re.compile(r"([\w.-]+|\[[0-9a-f:.]+\])(:\d+)?", re.IGNORECASE | re.ASCII)
 # The paths of Gradio that the page uses. The other ones (uploads, files, a proxy, profiles, an API for programs) are closed.
 OPEN_PATHS = re.compile(
     r"/(|config|login|logout|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/[^\\\0]*"
@@ -86,14 +81,6 @@ class PageEvent(BaseModel):
     trigger_id: int | None = None
 
 
-def log_failure() -> None:
-    """Write one line about the exception that is being handled, without its text, which may be a stranger's."""
-    error = sys.exc_info()[1]
-    if error is not None:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        logger.warning("a request failed: %s in %s:%d", type(error).__name__, place.filename, place.lineno or 0)
-
-
 class RequestFilter:
     """ASGI middleware around the page of the bot with this id (32 hexadecimal digits).
 
@@ -149,16 +136,16 @@ class RequestFilter:
         body, new_cookie = b"", ""
         headers = [pair for pair in scope["headers"] if pair[0] not in ROOTS]
         if request.method == "POST":
-            async for part in request.stream():
-                body += part
-                if len(body) > self._limits.page_request_bytes:
-                    raise HTTPException(413, "the request is too large")
+            sent = await read_body(request, self._limits.page_request_bytes)
+            if sent is None:
+                raise HTTPException(413, "the request is too large")
+            body = sent
         if request.method == "POST" and scope["path"].startswith("/gradio_api/"):
             event, new_cookie = self._read_event(request, body)
             body = event.model_dump_json(exclude_unset=True).encode()
             if new_cookie:
-                sent = request.headers.get("cookie")
-                cookies = "; ".join([*([sent] if sent else []), new_cookie.partition(";")[0]])
+                old = request.headers.get("cookie")
+                cookies = "; ".join([*([old] if old else []), new_cookie.partition(";")[0]])
                 headers = [*(pair for pair in headers if pair[0] != b"cookie"), (b"cookie", cookies.encode("latin-1"))]
         else:
             path = scope["path"].rstrip("/")
@@ -179,18 +166,12 @@ class RequestFilter:
                 message = {**message, "headers": new_headers.raw}
             await send(message)
 
-        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def receive_body() -> Message:
-            return messages.pop() if messages else await receive()
-
-        await self._app({**scope, "headers": headers}, receive_body, send_with_headers)
+        await self._app({**scope, "headers": headers}, replay(body, receive), send_with_headers)
 
     def _check(self, request: Request) -> None:
         """Raises HTTPException by host, path, origin and login."""
         headers, path = request.headers, request.scope["path"]
-        host = HOST.fullmatch(headers.get("host", ""))
-        if self._hosts is not None and (not host or host[1].strip("[]").rstrip(".").lower() not in self._hosts):
+        if self._hosts is not None and not is_sent_to(request, self._hosts):
             names = ", ".join(sorted(self._hosts))
             raise HTTPException(
                 403, f"this page answers to the names {names} alone; start it with --allow_host NAME to add another one"

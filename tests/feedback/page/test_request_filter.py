@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("gradio", reason="the page needs gradio")
 
-from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter, SignedCookie
+from rlhf_dialog.feedback.page.request_filter import RequestFilter, SignedCookie
+from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE
 from rlhf_dialog.feedback.store.settings import PageKeys
 
 BOT = "abcdef0123456789" * 2
