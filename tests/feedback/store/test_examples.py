@@ -119,6 +119,7 @@ def test_a_prompt_is_what_was_said_when_the_answer_was_given(store):
         (("p", "choice", 1, None), "A2"),
         (("p", "choice", 1, 0), "A2"),
         (("p", "choice", 1, 2), "B"),  # another choice than the one that was made
+        (("p", "choice", 0, None), "B"),  # a choice of another answer
         (("q", "choice", 1, None), "B"),  # another person's
         (("p", "thumb", 1, None), "B"),
     ],
@@ -135,6 +136,16 @@ def test_what_was_taken_back_before_an_answer_is_not_in_its_prompt(store, back, 
     last = store.add_turn(dialogue, 3, "agent", "Left .")
     store.add_feedback(dialogue, "p", Rating("thumb", turn=last, value=1))
     assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", said, "And then ?")
+
+
+def test_an_edit_that_was_taken_back_can_be_made_again(store):
+    dialogue, (turn,) = talk(store, answers=("A",))
+    edit, back = Rating("edit", turn=turn, text="B"), Rating("withdrawn", turn=turn, text="edit")
+    for rating in (edit, back, edit):
+        store.add_feedback(dialogue, "p", rating)
+    store.add_turn(dialogue, 2, "user", "And then ?")
+    store.add_feedback(dialogue, "p", Rating("thumb", turn=store.add_turn(dialogue, 3, "agent", "Left ."), value=1))
+    assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", "B", "And then ?")
 
 
 def test_stopped_answers_are_left_out_and_counted_and_stay_in_prompts(store):
