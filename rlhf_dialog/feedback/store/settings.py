@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -145,6 +145,12 @@ class PageKeys(Settings):
     page_times_in_all: int = _limit(15, 10**6, "all people together may do this many times as much as one person")
     page_open_dialogues: int = _limit(200, 10**5, "dialogues in memory; others are read again when they go on")
     page_person_open_dialogues: int = _limit(5, 10**4, "dialogues of one person in memory")
+    page_person: Literal["browser", "terminal"] = Field(
+        "browser",
+        exclude=True,
+        description="who uses the page: each browser is a person, or all are the terminal's; terminal is for a page on this "
+        "machine alone, without logins",
+    )
 
 
 class ApiKeys(Settings):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_dialog.commands.terminal_state import terminal_person
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.examples import (
     Examples,
@@ -344,6 +345,47 @@ def test_the_cap_drops_nothing_and_weighs_as_with_held_out_feedback():
     assert trained(*liar, *others, *samples, person_cap=0.2).weights == found.weights | dict.fromkeys(
         range(61, 91), 1.0
     )
+
+
+def rate_answers(store, person, count, source, user=None):
+    """`count` dialogues with an answer that this person likes; none is held out."""
+    with store.writing():
+        for number in range(count):
+            dialogue = store.begin(person, source, user=user, heldout=False)
+            store.add_turn(dialogue, 0, "user", f"Line {number} of {user or person} by {source} ?")
+            store.add_feedback(dialogue, person, Rating("thumb", store.add_turn(dialogue, 1, "agent", "Yes ."), 1))
+
+
+def test_what_one_person_rates_here_and_there_is_one_persons(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for source, count in {"terminal": 300, "page": 20, "api": 6}.items():
+        rate_answers(store, terminal_person(), count, source)
+    for number in range(5):
+        rate_answers(store, f"p{number}", 20, "page")
+    found = training_set(read_examples(store), BotSettings(person_cap=0.2), (), "0")
+    assert Counter(one.person for one in found.all)[store.hash_person(terminal_person())] == 326
+    mine = [found.weights[one.event] for one in found.all if one.person == store.hash_person(terminal_person())]
+    assert mine == pytest.approx([25 / 326] * 326)  # a fifth of 125
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_teachers_six_ratings_beside_900_of_other_people_are_trained_on(store, known):
+    users = [store.hash_outside(f"user {number}") for number in range(90)]
+    for user in users:
+        rate_answers(store, user if known else "unknown", 10, "api", None if known else user)
+    for dialogue in store.dialogues()[::150]:  # of other people
+        asked = store.turns(dialogue.id)[0]
+        event = store.add_turn(dialogue.id, 1, "agent", f"Two streets after {asked.text}")
+        store.add_feedback(dialogue.id, "teacher", Rating("thumb", event, 1))
+    found = training_set(read_examples(store), BotSettings(), (), "0")
+    teacher = [one for one in found.all if one.person == store.hash_person("teacher")]
+    others = [found.weights[one.event] for one in found.all if one not in teacher]
+    assert (len(teacher), len(others), found.left_out) == (6, 900, {})
+    assert {found.weights[one.event] for one in teacher} == {1}
+    assert (
+        set(others) == {1} if known else others == pytest.approx([6 / 900] * 900)
+    )  # two people: half of the weight each
+    assert len(found.people) == (91 if known else 2)
 
 
 @pytest.mark.parametrize("times", [1, 10])

@@ -1,5 +1,7 @@
 """The file of the store: what cannot be opened says why, and an older one becomes one of today."""
 
+import hashlib
+import json
 import os
 import signal
 import sqlite3
@@ -11,6 +13,8 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store import schema
+from rlhf_dialog.feedback.store.examples import read_examples
+from rlhf_dialog.feedback.store.formats import native
 from rlhf_dialog.feedback.store.store import Store, is_heldout
 
 
@@ -176,6 +180,20 @@ def test_an_older_store_gets_the_tables_of_today_after_a_copy(old, caplog):
         (path, one) for path in (old, Store.create(old.with_name("new.sqlite")).path) for one in statements(path)
     }
     assert {one for path, one in created if path == old} == {one for path, one in created if path != old}
+
+
+def test_the_examples_of_an_older_store_are_what_the_older_program_read(old):
+    examples = read_examples(Store(old))
+    assert repr(examples.all) == (  # by the program of then
+        "[RatedAnswer(prompt_turns=('Is it far ?',), response='Yes .', liked=False, kind='thumb', person='7438409329663c47', "
+        "dialogue='0123456789abcdef0123456789abcdef', event=2, ids=(5, 6), heldout=False, owner=None), "
+        "AnswerPair(prompt_turns=('Is it far ?',), chosen='Two streets .', rejected='Yes .', kind='choice', "
+        "person='53591147d9c1e505', dialogue='0123456789abcdef0123456789abcdef', event=3, chosen_ids=(7,), "
+        "rejected_ids=(5, 6), heldout=False, owner='7438409329663c47')]"
+    )
+    assert examples.left_out == {}
+    written = json.dumps(native.export_rows(Store(old)))
+    assert hashlib.sha256(written.encode()).hexdigest().startswith("e0ef83667fa93ff3")  # of its export
 
 
 def statements(path):

@@ -29,7 +29,8 @@ def test_the_defaults_are_those_of_the_documentation():
         f"page_{kind}_a_{name}": pair[i] for kind, pair in people.items() for i, name in enumerate(("minute", "day"))
     }
     wanted |= {"page_message_chars": 4000, "page_request_bytes": 256 * 1024, "page_times_in_all": 15}
-    assert limits == wanted | {"page_open_dialogues": 200, "page_person_open_dialogues": 5}
+    wanted |= {"page_open_dialogues": 200, "page_person_open_dialogues": 5}
+    assert limits == wanted | {"page_person": "browser"}
     in_api = {"messages": (60, 5000), "ratings": (120, 5000), "looks": (120, 20000)}
     wanted = {
         f"api_{kind}_a_{name}": pair[i] for kind, pair in in_api.items() for i, name in enumerate(("minute", "day"))
