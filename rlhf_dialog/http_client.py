@@ -65,7 +65,7 @@ class Client:
                 moved = "; redirects are not followed: name the final address" if 300 <= status < 400 else ""
                 why = f"answered {status} {responses.get(status, '')}".rstrip() + moved
                 raise RequestFailed(why, status >= 500 or status in RETRIED, _beginning(response))
-            answer = b""
+            answer = bytearray()
             while chunk := response.read1(CHUNK):
                 answer += chunk
                 if len(answer) > self.size:
@@ -74,7 +74,7 @@ class Client:
                     raise TimeLimit
             if response.length:
                 raise RequestFailed(f"ended its answer {response.length} bytes early", True)
-            return answer
+            return bytes(answer)
 
 
 def _beginning(response: HTTPResponse) -> bytes:
