@@ -30,6 +30,7 @@ from rlhf_dialog.atomic_files import (
 from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store import schema
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.found_files import agent_folder, check_files
@@ -174,7 +175,7 @@ class Bot:
             name = f"{int(max(versions)) + 1:04d}"
             entry = _record({"parent": self.champion(), **record})
             with closing(self.store()) as store:
-                people = store.people()
+                people = store.people() | store.users()
             parent = versions.get(entry["parent"], {})
             entry["tainted"] = bool(entry["tainted"] or parent.get("tainted") or set(entry["people"]) - people)
             entry["people"] = sorted(set(entry["people"]) & people)
@@ -216,29 +217,35 @@ class Bot:
             candidates = [name for name, one in records.items() if one["status"] == "candidate"]
             self._point(tree, version, {**dict.fromkeys(left, "rolled back"), **dict.fromkeys(candidates, "refused")})
 
-    def forget(self, person_hash: str) -> dict[str, Any]:
+    def forget(self, person_hash: str, user: str | None = None, erase: bool = True) -> dict[str, Any]:
         """Remove a person's rows from the store, and mark the versions that were trained on them, or from such a version.
 
-        What dead nights have left goes too. Other files below the folder that hold the person's hash, such as exports and
-        backups, stay, and are named in a warning. Returns `rows` (the number removed), `tainted` (the versions marked now) and
-        `files`.
+        With `user`, those of one who shares this person with others; without `erase`, their bytes stay until `Store.erase`. What
+        dead nights have left goes too, and the copy of a store that got the tables of a newer version, where it holds the hash.
+        Other such files below the folder, as exports and backups, stay, and are named in a warning. Returns `rows` (the number
+        removed), `tainted` (the versions marked now) and `files`.
         """
-        with self._changing() as tree:
-            tainted = _taint(tree["versions"], person_hash)
-        self._remove_leftovers()
+        forgotten = user or person_hash
         with closing(self.store()) as store:
-            rows = store.forget(person_hash)
+            hashes = {user} if user else {person_hash, *store.users(person_hash)}
+            with self._changing() as tree:
+                tainted = _taint(tree["versions"], hashes)
+            self._remove_leftovers()
+            rows = store.forget(person_hash, user, erase)
         with self._changing() as tree:  # a night may have ended meanwhile
-            tainted |= _taint(tree["versions"], person_hash)
+            tainted |= _taint(tree["versions"], hashes)
             for record in tree["versions"].values():
-                record["people"] = [one for one in record["people"] if one != person_hash]
+                record["people"] = [one for one in record["people"] if one not in hashes]
         own = {self.folder / f"feedback.sqlite{ending}" for ending in ("", "-wal", "-shm")}
         paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file() and not path.is_symlink())
         others = (path for path in paths if path.suffix not in WEIGHTS and path not in own)
-        files = [path for path in others if person_hash.encode() in path.read_bytes()]
-        if files:
+        found = [path for path in others if forgotten.encode() in path.read_bytes()]
+        backups = {schema.backup_path(self.store_path, version) for version in schema.VERSIONS}
+        for path in backups.intersection(found):
+            path.unlink()
+        if files := [path for path in found if path not in backups]:
             names = ", ".join(str(path.relative_to(self.folder)) for path in files)
-            logger.warning("%s: these files hold lines of %s; remove them: %s", self.folder, person_hash, names)
+            logger.warning("%s: these files hold lines of %s; remove them: %s", self.folder, forgotten, names)
         return {"rows": rows, "tainted": sorted(tainted), "files": files}
 
     def drop_night(self) -> None:
@@ -348,9 +355,9 @@ def _ancestors(records: dict[str, Any], version: str | None) -> list[str]:
     return line
 
 
-def _taint(records: dict[str, Any], person: str) -> set[str]:
-    """Mark the versions that were trained on a person's feedback, and those trained from them; returns those marked now."""
-    sources = {name for name, one in records.items() if one["tainted"] or person in one["people"]}
+def _taint(records: dict[str, Any], people: set[str]) -> set[str]:
+    """Mark the versions that were trained on what these people said, and those trained from them; returns those marked now."""
+    sources = {name for name, one in records.items() if one["tainted"] or people & set(one["people"])}
     marked = {name for name in records if sources & set(_ancestors(records, name)) and not records[name]["tainted"]}
     for name in marked:
         records[name]["tainted"] = True

@@ -14,7 +14,16 @@ from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.formats import native, trl
 from rlhf_dialog.feedback.store.formats.record import ImportResult, Record
-from rlhf_dialog.feedback.store.store import SAMPLES, Store, insert_event, insert_turn, is_heldout, storable
+from rlhf_dialog.feedback.store.store import (
+    SAMPLES,
+    Store,
+    insert_event,
+    insert_parts,
+    insert_turn,
+    is_heldout,
+    mark_turn,
+    storable,
+)
 from rlhf_dialog.json_files import damage_as_user_error
 
 KNOWN = "this program's export (JSONL) and TRL's columns (prompt, completion, label; prompt, chosen, rejected)"
@@ -59,8 +68,10 @@ def _add(store: Store, connection: sqlite3.Connection, record: Record, name: str
     else:
         row = (dialogue, record.started or now, people[record.person], source, is_heldout(dialogue))
         connection.execute("INSERT INTO dialogues VALUES (?, ?, ?, ?, ?)", row)
+        user, chat = (_outside(store, record, one) for one in (record.user, record.chat))
+        insert_parts(connection, dialogue, record.system, user, chat)
         added.dialogues += 1
-    places = _add_turns(connection, dialogue, record, now)
+    places = _add_turns(store, connection, dialogue, record, now)
     stored_events = _known_events(connection, dialogue)
     for judgement in record.judgements:
         turn, other = (None if place is None else places[place] for place in (judgement.turn, judgement.other))
@@ -69,7 +80,9 @@ def _add(store: Store, connection: sqlite3.Connection, record: Record, name: str
         if (*event, judgement.created) in stored_events:
             added.num_known += 1
         else:
-            insert_event(connection, (dialogue, *event, judgement.created or now))
+            number = insert_event(connection, (dialogue, *event, judgement.created or now))
+            for one in judgement.pulled:
+                connection.execute("INSERT INTO pulled VALUES (?, ?)", (_outside(store, record, one), number))
             stored_events |= {(*event, judgement.created), (*event, None)}
             added.events += 1
 
@@ -84,6 +97,13 @@ def _person(store: Store, record: Record, person: str | None, source: str) -> st
     return store.hash_person(source if person is None else f"{record.bot or source}:{person}")
 
 
+def _outside(store: Store, record: Record, name: str | None) -> str | None:
+    """The hash of an id of the other program; that of this very bot stays."""
+    if name is None or record.bot == store.bot:
+        return name
+    return store.hash_outside(name if record.bot is None else f"{record.bot}:{name}")
+
+
 def _id(source: str, record: Record) -> str:
     """The dialogue's id: a hash of what it is, among those that put the whole group on one side of the held-out line."""
 
@@ -95,7 +115,7 @@ def _id(source: str, record: Record) -> str:
     return next(one for number in range(10**6) if is_heldout(one := digest(content, number)) == wanted)
 
 
-def _add_turns(connection: sqlite3.Connection, dialogue: str, record: Record, now: float) -> list[int]:
+def _add_turns(store: Store, connection: sqlite3.Connection, dialogue: str, record: Record, now: float) -> list[int]:
     """Insert the turns that the dialogue does not have; returns the ids of all."""
     there: dict[tuple[Any, ...], list[int]] = {}
     for row in connection.execute("SELECT * FROM turns WHERE dialogue = ? ORDER BY id", (dialogue,)):
@@ -106,7 +126,11 @@ def _add_turns(connection: sqlite3.Connection, dialogue: str, record: Record, no
         if there.get(key):
             places.append(there[key].pop(0))
         else:
-            places.append(insert_turn(connection, (dialogue, *key, None, None, None, None, turn.created or now)))
+            number = insert_turn(connection, (dialogue, *key, None, None, None, None, turn.created or now))
+            message = _outside(store, record, turn.message)
+            is_known = connection.execute("SELECT 1 FROM answers WHERE id = ?", (turn.answer,)).fetchone()
+            mark_turn(connection, number, None if is_known else turn.answer, message, turn.is_stopped, turn.is_copy)
+            places.append(number)
     return places
 
 

@@ -1,20 +1,21 @@
-"""The tables of the store, and what SQLite's errors mean."""
+"""The tables of the store, how an older store gets the newer ones, and what SQLite's errors mean."""
 
 import errno
+import logging
 import re
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from rlhf_dialog.atomic_files import atomic_file
 from rlhf_dialog.errors import UserError
 
-SCHEMA_VERSION = 1
+logger = logging.getLogger(__name__)
+SCHEMA_VERSION = 2
 BUSY_TIMEOUT = 5.0  # seconds that a connection waits for another one's transaction
-TABLES = ("meta", "dialogues", "turns", "feedback")
-CREATE = (
+CREATE_1 = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     """CREATE TABLE dialogues (
         id TEXT PRIMARY KEY, started REAL NOT NULL, person TEXT NOT NULL, source TEXT NOT NULL, heldout INTEGER NOT NULL)""",
@@ -33,16 +34,62 @@ CREATE = (
     "CREATE INDEX feedback_other ON feedback (other)",
     "CREATE INDEX feedback_person ON feedback (person)",
 )
-DELETE_TRIGGERS = {
-    f"{table}_keeps": f"CREATE TRIGGER {table}_keeps BEFORE DELETE ON {table} "
-    "BEGIN SELECT RAISE(ABORT, 'the store is append-only: nothing is deleted but by forget'); END"
-    for table in TABLES
-}
-UPDATE_TRIGGERS = tuple(
-    f"CREATE TRIGGER {table}_stays BEFORE UPDATE ON {table} "
-    "BEGIN SELECT RAISE(ABORT, 'the store is append-only: nothing is updated'); END"
-    for table in TABLES
+CREATE_2 = (  # each `hash` is salted as that of a person
+    # id: of an answer for programs: 32 hexadecimal digits, or these and -1 of a second choice
+    "CREATE TABLE answers (id TEXT PRIMARY KEY, turn INTEGER NOT NULL REFERENCES turns)",
+    # answers that the reader left before they ended: the text so far
+    "CREATE TABLE stopped (turn INTEGER PRIMARY KEY REFERENCES turns)",
+    # turns that were copied from a history that a program sent: nobody said them in this dialogue
+    "CREATE TABLE copies (turn INTEGER PRIMARY KEY REFERENCES turns)",
+    # the system message that began a dialogue, in the place of the agent's own
+    "CREATE TABLE systems (dialogue TEXT PRIMARY KEY REFERENCES dialogues, text TEXT NOT NULL)",
+    # whose dialogue it is, where several share one `person`
+    "CREATE TABLE users (dialogue TEXT PRIMARY KEY REFERENCES dialogues, hash TEXT NOT NULL)",
+    # the id that another program gave the dialogue, and one of its messages
+    "CREATE TABLE chats (dialogue TEXT PRIMARY KEY REFERENCES dialogues, hash TEXT NOT NULL)",
+    "CREATE TABLE messages (turn INTEGER PRIMARY KEY REFERENCES turns, hash TEXT NOT NULL)",
+    # hash: of an idempotency key and its person; body: hash of the request; answer: an id of `answers`
+    "CREATE TABLE requests (hash TEXT PRIMARY KEY, body TEXT NOT NULL, answer TEXT NOT NULL, created REAL NOT NULL)",
+    # a rating of another program, by its id there, and an event that holds it
+    "CREATE TABLE pulled (hash TEXT NOT NULL, event INTEGER NOT NULL REFERENCES feedback)",
+    "CREATE INDEX answers_turn ON answers (turn)",
+    "CREATE INDEX users_hash ON users (hash)",
+    "CREATE INDEX chats_hash ON chats (hash)",
+    "CREATE INDEX messages_hash ON messages (hash)",
+    "CREATE INDEX requests_created ON requests (created)",
+    "CREATE INDEX requests_answer ON requests (answer)",
+    "CREATE INDEX pulled_hash ON pulled (hash)",
+    "CREATE INDEX pulled_event ON pulled (event)",
 )
+FORGOTTEN = ("requests",)  # nothing that people said: old rows are deleted at any time
+
+
+def _tables(statements: Sequence[str]) -> list[str]:
+    return [words[2] for words in map(str.split, statements) if words[1] == "TABLE"]
+
+
+def _keep(statements: Sequence[str]) -> dict[str, str]:
+    """The triggers that refuse a DELETE of the rows of these tables."""
+    return {
+        f"{table}_keeps": f"CREATE TRIGGER {table}_keeps BEFORE DELETE ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'the store is append-only: nothing is deleted but by forget'); END"
+        for table in _tables(statements)
+        if table not in FORGOTTEN
+    }
+
+
+def _stay(statements: Sequence[str]) -> tuple[str, ...]:
+    """The triggers that refuse an UPDATE of the rows of these tables."""
+    return tuple(
+        f"CREATE TRIGGER {table}_stays BEFORE UPDATE ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'the store is append-only: nothing is updated'); END"
+        for table in _tables(statements)
+    )
+
+
+VERSIONS = {1: CREATE_1, 2: CREATE_2}  # what each has more than the one before: tables and indexes, never a column
+CREATE = (*CREATE_1, *CREATE_2)
+DELETE_TRIGGERS, UPDATE_TRIGGERS = _keep(CREATE), _stay(CREATE)
 JSON_COLUMNS = ("token_ids", "logprobs", "sampling")
 COLUMN = re.compile(r"(\w+) (TEXT|REAL|INTEGER)\b([^,]*)")
 REMEDIES = {  # by the name of SQLite's or the system's error; of all others a backup
@@ -98,34 +145,74 @@ def write_new(path: Path) -> None:
 
 
 def prepare(path: Path) -> dict[str, str]:
-    """Check that the file is a store, and return its `meta`.
+    """Check that the file is a store, give an older one the tables of today, and return its `meta`.
 
     Raises UserError: missing, not SQLite, not a store, a newer schema, locked, damaged, not writable.
     """
     if not path.is_file():
         raise UserError(f"{path}: there is no store of feedback; make a bot with `rlhf-dialog feedback init`")
     with explain_errors(path), closing(connect(path)) as connection:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        connection.execute("BEGIN")  # another process may add the tables of today
+        version = _read_version(connection)
         if version > SCHEMA_VERSION:
             raise UserError(
                 f"{path}: has schema version {version}, but this program knows versions up to {SCHEMA_VERSION}; "
                 "update rlhf-dialog"
             )
-        _check_parts(connection, path)
+        _check_parts(connection, path, version)
+        connection.execute("ROLLBACK")
         connection.execute("PRAGMA journal_mode=WAL")
-        _check_types(connection, path)
+        _check_types(connection, path, version)
+        if version < SCHEMA_VERSION:
+            _upgrade(connection, path)
         meta = {row["key"]: row["value"] for row in connection.execute("SELECT key, value FROM meta")}
     if not {"bot", "salt"} <= set(meta):
         raise UserError(f"{path}: is damaged: it has no bot or no salt; put a backup in its place")
     return meta
 
 
-def _check_parts(connection: sqlite3.Connection, path: Path) -> None:
+def _read_version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _statements(version: int) -> tuple[str, ...]:
+    """The tables and indexes of a store of this version."""
+    return tuple(statement for number, create in VERSIONS.items() if number <= version for statement in create)
+
+
+def backup_path(path: Path, version: int) -> Path:
+    """Where the store as it was lies, once it has got the tables of a newer version."""
+    return path.with_name(f"{path.stem}.version-{version}{path.suffix}")
+
+
+def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
+    """Copy an older store beside itself, then give it the tables of today in one transaction, during which nobody writes.
+
+    A kill leaves the store of the older version or that of today, whole.
+    """
+    with transaction(connection):
+        version = _read_version(connection)
+        if version == SCHEMA_VERSION:  # another process was faster
+            return
+        backup = backup_path(path, version)
+        with closing(connect(path)) as reader, explain_errors(backup):
+            copy(reader, backup)
+        for number in range(version + 1, SCHEMA_VERSION + 1):
+            added = VERSIONS[number]
+            for statement in (*added, *_stay(added), *_keep(added).values()):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    text = "%s: has schema version %d now, which older programs do not open; %s is a copy of it as it was"
+    logger.warning(text, path, SCHEMA_VERSION, backup)
+
+
+def _check_parts(connection: sqlite3.Connection, path: Path, version: int) -> None:
     """Raises UserError when the database lacks a table or an index of a store, or has a part that a store has not."""
     found = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
-    if not set(CREATE) <= {part["sql"] for part in found}:
+    create = _statements(version)
+    if version not in VERSIONS or not set(create) <= {part["sql"] for part in found}:
         raise UserError(f"{path}: is not a store of feedback, or is damaged; put a backup in its place")
-    ours = {*CREATE, *UPDATE_TRIGGERS, *DELETE_TRIGGERS.values(), None, "CREATE TABLE sqlite_sequence(name,seq)"}
+    ours = {*create, *_stay(create), *_keep(create).values(), None, "CREATE TABLE sqlite_sequence(name,seq)"}
     for part in found:  # an index without a statement is that of a key
         is_statistics = part["type"] == "table" and part["name"].startswith("sqlite_stat")  # of ANALYZE
         if part["sql"] not in ours and not is_statistics:
@@ -135,9 +222,9 @@ def _check_parts(connection: sqlite3.Connection, path: Path) -> None:
             )
 
 
-def _check_types(connection: sqlite3.Connection, path: Path) -> None:
+def _check_types(connection: sqlite3.Connection, path: Path, version: int) -> None:
     """Raises UserError for a value that is not of its column's type, which SQLite allows; who reads JSON checks it."""
-    for statement in CREATE:
+    for statement in _statements(version):
         wrong = []
         for name, kind, rest in COLUMN.findall(statement):
             if name in JSON_COLUMNS:

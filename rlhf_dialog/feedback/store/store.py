@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import secrets
 import sqlite3
 import threading
@@ -21,10 +22,12 @@ SPEAKERS = ("user", "agent")
 LOWEST = -1e9  # of a log-probability
 CHANGES = ("edit", "choice")  # of what the dialogue goes on with
 KINDS = ("thumb", "score", "edit", "choice", "dialogue_score", "withdrawn")
+REQUEST_AGE, MAX_REQUESTS = 86400.0, 10_000  # seconds that a request is remembered, and how many are
 VALUES = {"thumb": (1, -1), "score": (1, 2, 3, 4, 5), "dialogue_score": (1, 2, 3, 4, 5)}
 Values = Sequence[Any] | dict[str, Any]
 HELDOUT = 5  # one dialogue of five
 LATEST = 253402300799.0  # the last second of the year 9999
+HASH, ANSWER_ID = "[0-9a-f]{16}", "[0-9a-f]{32}(-1)?"
 SAMPLES = "0" * 16  # in the place of a person's hash: ratings that were made up to try things out
 # SQL: a row counts as of the event `:upto` if it was not withdrawn, and no newer one of the same person, turn (or dialogue) and
 # kind replaces it; a choice replaces one between the same two answers.
@@ -110,6 +113,14 @@ def is_heldout(dialogue: str) -> bool:
     return int(hashlib.sha256(dialogue.encode()).hexdigest(), 16) % HELDOUT == 0
 
 
+def _new_id(heldout: bool | None) -> str:
+    """A random id, on this side of the held-out line."""
+    while True:
+        dialogue = secrets.token_hex(16)
+        if heldout is None or is_heldout(dialogue) == heldout:
+            return dialogue
+
+
 def storable(text: str) -> str:
     """The text with halves of characters, which UTF-8 cannot hold, as question marks."""
     return text.encode("utf-8", "replace").decode()
@@ -146,18 +157,52 @@ class Store:
         """What is stored of a person's random id: 16 hexadecimal digits."""
         return hashlib.sha256((self._salt + person).encode("utf-8", "replace")).hexdigest()[:16]
 
-    def begin(self, person: str, source: str, dialogue: str | None = None) -> str:
-        """Store a new dialogue under a random id, or under that of a simulation; returns the id."""
-        dialogue = dialogue or secrets.token_hex(16)
+    def hash_outside(self, text: str) -> str:
+        """What is stored of an id of another program (a user's, a chat's, a message's): 16 hexadecimal digits."""
+        return hashlib.sha256(f"{self._salt} {text}".encode("utf-8", "replace")).hexdigest()[:16]
+
+    def begin(
+        self,
+        person: str,
+        source: str,
+        dialogue: str | None = None,
+        *,
+        system: str | None = None,
+        user: str | None = None,
+        chat: str | None = None,
+        heldout: bool | None = None,
+    ) -> str:
+        """Store a new dialogue under a random id, or under that of a simulation; returns the id.
+
+        `system`: the system message that began it. `user`: whose it is, where several share `person`, and `chat`: the id that
+        another program gave it, both as `hash_outside` has them. `heldout`: the side of the held-out line on which the id must
+        be: a branch is where the dialogue is that it came from.
+        """
+        dialogue = dialogue or _new_id(heldout)
         with self.writing() as connection:
-            connection.execute(
-                "INSERT INTO dialogues VALUES (?, ?, ?, ?, ?)",
-                (dialogue, time.time(), self.hash_person(person), storable(source), is_heldout(dialogue)),
-            )
+            row = (dialogue, time.time(), self.hash_person(person), storable(source), is_heldout(dialogue))
+            connection.execute("INSERT INTO dialogues VALUES (?, ?, ?, ?, ?)", row)
+            insert_parts(connection, dialogue, system, user, chat)
         return dialogue
 
-    def add_turn(self, dialogue: str, position: int, speaker: str, text: str, origin: TurnOrigin = TurnOrigin()) -> int:
-        """Store a turn; returns its id. Raises ValueError for an unknown dialogue or speaker, and for lists that do not fit."""
+    def add_turn(  # noqa: PLR0913 - the parts of a turn
+        self,
+        dialogue: str,
+        position: int,
+        speaker: str,
+        text: str,
+        origin: TurnOrigin = TurnOrigin(),
+        *,
+        answer: str | None = None,
+        message: str | None = None,
+        is_stopped: bool = False,
+        is_copy: bool = False,
+    ) -> int:
+        """Store a turn; returns its id. Raises ValueError for an unknown dialogue or speaker, and for lists that do not fit.
+
+        `answer`: its id for programs. `message`: the id that another program gave it, as `hash_outside` has it. `is_stopped`: the
+        reader left before its end. `is_copy`: it is from a history that a program sent, and nobody said it in this dialogue.
+        """
         if speaker not in SPEAKERS or position < 0:
             raise ValueError(f"a turn of {speaker!r} at position {position}")
         if origin.logprobs is not None and len(origin.logprobs) != len(origin.token_ids or ()):
@@ -168,7 +213,9 @@ class Store:
         with self.writing() as connection:
             if connection.execute("SELECT 1 FROM dialogues WHERE id = ?", (dialogue,)).fetchone() is None:
                 raise ValueError(f"there is no dialogue {dialogue!r}")
-            return insert_turn(connection, row)
+            number = insert_turn(connection, row)
+            mark_turn(connection, number, answer, message, is_stopped, is_copy)
+            return number
 
     def add_feedback(self, dialogue: str, person: str, rating: Rating) -> int:
         """Store one event; returns its id after it is on disk. Raises ValueError for any other kind, value or turn."""
@@ -196,6 +243,50 @@ class Store:
         statement = f"SELECT * FROM feedback WHERE {wanted} ORDER BY id"
         rows = self.rows(statement, {"dialogue": dialogue, "upto": as_limit(upto)})
         return [Event(**{**dict(row), "created": as_time(row["created"])}) for row in rows]
+
+    def find_answer(self, answer: str) -> StoredTurn | None:
+        """The turn that has this id for programs."""
+        rows = self.rows("SELECT turns.* FROM answers JOIN turns ON turns.id = turn WHERE answers.id = ?", (answer,))
+        return _turn(rows[0]) if rows else None
+
+    def answer_id(self, turn: int) -> str | None:
+        """The id of a turn for programs."""
+        rows = self.rows("SELECT id FROM answers WHERE turn = ?", (turn,))
+        return rows[0][0] if rows else None
+
+    def system(self, dialogue: str) -> str | None:
+        """The system message that began the dialogue; None: the agent's own."""
+        rows = self.rows("SELECT text FROM systems WHERE dialogue = ?", (dialogue,))
+        return rows[0][0] if rows else None
+
+    def stopped(self) -> set[int]:
+        """The ids of the answers that the reader left before they ended."""
+        return {row[0] for row in self.rows("SELECT turn FROM stopped")}
+
+    def copies(self) -> set[int]:
+        """The ids of the turns that nobody said in their dialogue: a program sent them as its history."""
+        return {row[0] for row in self.rows("SELECT turn FROM copies")}
+
+    def users(self, person_hash: str | None = None) -> set[str]:
+        """The hashes of those who share a person with others: this one, or any."""
+        statement = "SELECT hash FROM users JOIN dialogues ON id = dialogue WHERE ?1 IS NULL OR person = ?1"
+        return {row[0] for row in self.rows(statement, (person_hash,))}
+
+    def find_request(self, key: str) -> tuple[str, str] | None:
+        """The hash of the body, and the answer's id, of a request with this hash of its idempotency key, for `REQUEST_AGE`."""
+        statement = "SELECT body, answer FROM requests WHERE hash = ? AND created > ?"
+        rows = self.rows(statement, (key, time.time() - REQUEST_AGE))
+        return (rows[0]["body"], rows[0]["answer"]) if rows else None
+
+    def add_request(self, key: str, body: str, answer: str) -> None:
+        """Remember what a request was answered with, by hashes of its key and its body; the oldest are dropped."""
+        with self.writing() as connection:
+            now = time.time()
+            connection.execute("DELETE FROM requests WHERE created <= ? OR hash = ?", (now - REQUEST_AGE, key))
+            connection.execute("INSERT INTO requests VALUES (?, ?, ?, ?)", (key, body, answer, now))
+            newest = "SELECT hash FROM requests ORDER BY created DESC, rowid DESC LIMIT ?"
+            if connection.execute("SELECT count(*) FROM requests").fetchone()[0] > MAX_REQUESTS:
+                connection.execute(f"DELETE FROM requests WHERE hash NOT IN ({newest})", (MAX_REQUESTS,))
 
     def list_dialogues(self, person: str, limit: int = 50) -> list[tuple[StoredDialogue, str]]:
         """A person's newest dialogues, newest first, each with the first words in it; `person` is their random id."""
@@ -225,25 +316,40 @@ class Store:
         """The hashes of all who have a dialogue or feedback."""
         return {row[0] for row in self.rows("SELECT person FROM dialogues UNION SELECT person FROM feedback")}
 
-    def forget(self, person_hash: str) -> int:
+    def forget(self, person_hash: str, user: str | None = None, erase: bool = True) -> int:
         """Remove a person's dialogues (all turns, everybody's feedback on them) and feedback; returns the number of rows.
 
-        The bytes are gone from the file too. Raises UserError when a reader keeps them alive; the rows are gone then.
+        With `user`, one of those who share this person, only that one's dialogues. The bytes are gone from the file too, but
+        without `erase`. Raises UserError as `erase`; the rows are gone then.
         """
-        theirs = "(SELECT id FROM dialogues WHERE person = :person)"
+        theirs = "SELECT value FROM json_each(:dialogues)"
+        turns = f"SELECT id FROM turns WHERE dialogue IN ({theirs})"
+        events = f"SELECT id FROM feedback WHERE dialogue IN ({theirs}) OR :user IS NULL AND person = :person"
+        parts = {
+            "requests": f"answer IN (SELECT id FROM answers WHERE turn IN ({turns}))",
+            "pulled": f"event IN ({events})",
+            **dict.fromkeys(("answers", "stopped", "copies", "messages"), f"turn IN ({turns})"),
+            **dict.fromkeys(("systems", "users", "chats"), f"dialogue IN ({theirs})"),
+        }
+        rows = {"feedback": f"id IN ({events})", "turns": f"id IN ({turns})", "dialogues": f"id IN ({theirs})"}
+        removed, values = 0, {"person": person_hash, "user": user}
         with self.writing() as connection:
+            own = "SELECT id FROM dialogues WHERE person = :person"
+            of_user = " AND id IN (SELECT dialogue FROM users WHERE hash = :user)" if user is not None else ""
+            values["dialogues"] = json.dumps([row[0] for row in connection.execute(own + of_user, values)])
             for trigger in schema.DELETE_TRIGGERS:
                 connection.execute(f"DROP TRIGGER IF EXISTS {trigger}")
-            removed = sum(
-                connection.execute(statement, {"person": person_hash}).rowcount
-                for statement in (
-                    f"DELETE FROM feedback WHERE person = :person OR dialogue IN {theirs}",
-                    f"DELETE FROM turns WHERE dialogue IN {theirs}",
-                    "DELETE FROM dialogues WHERE person = :person",
-                )
-            )
+            for table, condition in (*parts.items(), *rows.items()):
+                done = connection.execute(f"DELETE FROM {table} WHERE {condition}", values).rowcount
+                removed += done if table in rows else 0
             for statement in schema.DELETE_TRIGGERS.values():
                 connection.execute(statement)
+        if erase:
+            self.erase()
+        return removed
+
+    def erase(self) -> None:
+        """Remove the bytes of removed rows from the file too. Raises UserError when a reader keeps them alive."""
         done = "the rows are removed, but their bytes are still in the file"
         try:
             self._connection().execute("VACUUM")
@@ -252,7 +358,6 @@ class Store:
             raise UserError(f"{self.path}: {done} ({error}); free some space, then run forget again") from error
         if busy:
             raise UserError(f"{self.path}: {done}: another program is reading; run forget again when it has ended")
-        return removed
 
     def check(self) -> None:
         """Read the whole file. Raises UserError when it is damaged."""
@@ -293,9 +398,19 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all or none of its rows, on disk when the block has ended."""
+        """A transaction: all or none of its rows, on disk when the block has ended.
+
+        What this thread writes by other methods in the block, and in a block inside it, belongs to the transaction.
+        """
+        if (outer := getattr(self._own, "writing", None)) is not None:
+            yield outer
+            return
         with explain_errors(self.path), transaction(self._connection()) as connection:
-            yield connection
+            self._own.writing = connection
+            try:
+                yield connection
+            finally:
+                self._own.writing = None
 
     def _connection(self) -> sqlite3.Connection:
         """This thread's connection."""
@@ -358,6 +473,39 @@ def insert_turn(connection: sqlite3.Connection, row: Sequence[Any]) -> int:
     return int(connection.execute("INSERT INTO turns VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid or 0)
 
 
+def insert_parts(
+    connection: sqlite3.Connection, dialogue: str, system: str | None, user: str | None, chat: str | None
+) -> None:
+    """What `Store.begin` keeps beside the row of a dialogue. Raises ValueError for an id that is not hashed."""
+    _check_hashes(user, chat)
+    text = None if system is None else storable(system)
+    for table, value in (("systems", text), ("users", user), ("chats", chat)):
+        if value is not None:
+            connection.execute(f"INSERT INTO {table} VALUES (?, ?)", (dialogue, value))
+
+
+def mark_turn(
+    connection: sqlite3.Connection, turn: int, answer: str | None, message: str | None, is_stopped: bool, is_copy: bool
+) -> None:
+    """What `Store.add_turn` keeps beside the row of a turn. Raises ValueError for an id that is not hashed or no answer's."""
+    _check_hashes(message)
+    if answer is not None:
+        if not re.fullmatch(ANSWER_ID, answer):
+            raise ValueError(f"id of an answer {answer!r}")
+        connection.execute("INSERT INTO answers VALUES (?, ?)", (answer, turn))
+    if message is not None:
+        connection.execute("INSERT INTO messages VALUES (?, ?)", (turn, message))
+    for table, holds in (("stopped", is_stopped), ("copies", is_copy)):
+        if holds:
+            connection.execute(f"INSERT INTO {table} VALUES (?)", (turn,))
+
+
+def _check_hashes(*hashes: str | None) -> None:
+    for one in hashes:
+        if one is not None and not re.fullmatch(HASH, one):
+            raise ValueError("an id of another program is stored as `hash_outside` has it")
+
+
 def insert_event(connection: sqlite3.Connection, row: Sequence[Any]) -> int:
     """Insert the columns of an event after its id; returns the id."""
     return int(connection.execute("INSERT INTO feedback VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid or 0)
@@ -393,6 +541,8 @@ def _check_turns(connection: sqlite3.Connection, dialogue: str, rating: Rating) 
             found = connection.execute("SELECT * FROM turns WHERE id = ?", (turn_id,)).fetchone()
             if found is None or found["dialogue"] != dialogue or found["speaker"] != "agent":
                 raise ValueError(f"feedback {rating.kind!r}: turn {turn_id} is not an answer in dialogue {dialogue}")
+            if connection.execute("SELECT 1 FROM copies WHERE turn = ?", (turn_id,)).fetchone() is not None:
+                raise ValueError(f"feedback {rating.kind!r}: turn {turn_id} is copied, not an answer of this dialogue")
             positions.append(found["position"])
     if len(set(positions)) > 1:
         raise ValueError(f"feedback {rating.kind!r}: turns {rating.turn} and {rating.other} answer different turns")

@@ -3,6 +3,7 @@
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -242,6 +243,33 @@ def test_files_that_hold_the_hash_of_a_person_are_named_and_stay(bot, ann, caplo
     assert bot.forget(ann) == {"rows": 0, "tainted": [], "files": found}
 
 
+def test_the_copy_of_an_older_store_goes_with_who_is_in_it(bot, ann):
+    copy = bot.folder / "feedback.version-1.sqlite"
+    bot.store_path.with_name(copy.name).write_bytes(bot.store_path.read_bytes())
+    bot.forget("f" * 16)
+    assert copy.exists()
+    assert bot.forget(ann)["files"] == []
+    assert not copy.exists()
+
+
+def test_one_of_those_who_share_a_person_is_forgotten_alone(bot):
+    with closing(bot.store()) as store:
+        users = [store.hash_outside(name) for name in ("u1", "u2")]
+        for user in users:
+            dialogue = store.begin("unknown", "api", user=user)
+            store.add_turn(dialogue, 0, "agent", f"said to {user}")
+        unknown = store.hash_person("unknown")
+    night(bot, people=[unknown, users[0]])
+    night(bot, parent="0001", people=[unknown, users[1]])
+    assert bot.forget(unknown, users[0]) == {"rows": 2, "tainted": ["0002"], "files": []}
+    records = bot.lineage()["versions"]
+    assert [records[name]["people"] for name in ("0002", "0003")] == [[unknown], sorted([unknown, users[1]])]
+    night(bot, parent="0001", people=users)  # a night that ended meanwhile
+    assert bot.lineage()["versions"]["0004"]["tainted"]
+    assert f"said to {users[0]}".encode() not in b"".join(contents(bot.folder).values())
+    assert bot.forget(unknown)["tainted"] == ["0003"]
+
+
 def test_a_kill_while_somebody_is_forgotten_loses_no_mark(bot, ann, monkeypatch):
     night(bot, people=[ann])
     with monkeypatch.context() as patched:
@@ -256,9 +284,9 @@ def test_a_kill_while_somebody_is_forgotten_loses_no_mark(bot, ann, monkeypatch)
 def test_a_night_that_ends_while_somebody_is_forgotten_is_marked(bot, ann, monkeypatch):
     real = Store.forget
 
-    def after_a_night(self, person_hash):
+    def after_a_night(self, *arguments):
         night(bot, people=[ann])
-        return real(self, person_hash)
+        return real(self, *arguments)
 
     monkeypatch.setattr(Store, "forget", after_a_night)
     assert bot.forget(ann) == {"rows": 4, "tainted": ["0002"], "files": []}

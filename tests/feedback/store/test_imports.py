@@ -132,6 +132,71 @@ def test_a_reason_that_is_no_text_is_a_bad_row(store, tmp_path, text):
         import_file(store, jsonl(tmp_path / "export.jsonl", [row]))
 
 
+def full_rows(store):
+    """The export of a dialogue that has everything, and of one that has nothing of it."""
+    outside = [store.hash_outside(name) for name in ("user", "chat", "message", "rating")]
+    dialogue = store.begin("ann", "api", system="Be brief .", user=outside[0], chat=outside[1])
+    store.add_turn(dialogue, 0, "user", "Hello .", is_copy=True)
+    turn = store.add_turn(dialogue, 1, "agent", "Ye", answer="a" * 32, message=outside[2], is_stopped=True)
+    event = store.add_feedback(dialogue, "ann", Rating("thumb", turn, 1))
+    with store.writing() as connection:
+        connection.execute("INSERT INTO pulled VALUES (?, ?)", (outside[3], event))
+    exchange(store, "bob")
+    return native.export_rows(store), outside
+
+
+def without_numbers(rows):
+    """An export without the ids that another store gives, and without what another bot's answers came from."""
+    left_out = {"id", "turn", "source", "token_ids", "logprobs", "sampling", "version", "other"}
+    parts = [[row["dialogue"], *row["turns"], *row["feedback"]] for row in rows]
+    return [[{key: one[key] for key in one.keys() - left_out} for one in part] for part in parts]
+
+
+def test_an_export_keeps_what_comes_with_dialogues_turns_and_events(store, tmp_path):
+    rows, outside = full_rows(store)
+    assert [row["format_version"] for row in rows] == [2, 1]  # older programs read the second
+    assert rows[0]["dialogue"].items() >= {"system": "Be brief .", "user": outside[0], "chat": outside[1]}.items()
+    assert rows[0]["turns"][0]["is_copy"]
+    assert rows[0]["turns"][1].items() >= {"answer": "a" * 32, "message": outside[2], "is_stopped": True}.items()
+    assert rows[0]["feedback"][0]["pulled"] == [outside[3]]
+    keys = {"id", "position", "speaker", "text", "token_ids", "logprobs", "sampling", "version", "created"}
+    assert [set(turn) for turn in rows[1]["turns"]] == [keys, keys]
+    path = jsonl(tmp_path / "export.jsonl", rows)
+    store.forget(store.hash_person("ann"))
+    import_file(store, path)
+    again = native.export_rows(store)[::-1]
+    assert without_numbers(again) == without_numbers(rows)
+    assert import_file(store, path).num_known == 3
+    copy = Store.create(tmp_path / "other.sqlite")
+    import_file(copy, path)
+    (row, _) = native.export_rows(copy)
+    assert copy.find_answer("a" * 32).text == "Ye"
+    assert (copy.system(row["dialogue"]["id"]), len(copy.stopped()), len(copy.copies())) == ("Be brief .", 1, 1)
+    assert row["dialogue"]["user"] == copy.hash_outside(f"{store.bot}:{outside[0]}")
+    assert row["turns"][1]["message"] == copy.hash_outside(f"{store.bot}:{outside[2]}")
+    copy.close()
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value"),
+    [
+        *[("dialogue", "system", 5), ("dialogue", "user", "ann"), ("dialogue", "chat", "F" * 16), ("dialogue", "x", 1)],
+        *[
+            ("turn", "answer", "a" * 31),
+            ("turn", "message", "raw"),
+            ("turn", "is_stopped", 1),
+            ("turn", "is_copy", True),
+        ],
+        *[("event", "pulled", "0" * 16), ("event", "pulled", ["raw"]), ("event", "pulled", [5])],
+    ],
+)
+def test_what_comes_with_a_dialogue_is_checked(store, tmp_path, place, key, value):
+    (row, _), _ = full_rows(store)
+    {"dialogue": row["dialogue"], "turn": row["turns"][1], "event": row["feedback"][0]}[place][key] = value
+    with pytest.raises(UserError, match=r"export.jsonl.*: is damaged"):  # a copy cannot be rated
+        import_file(store, jsonl(tmp_path / "export.jsonl", [row]))
+
+
 def test_people_of_this_bot_stay_who_they_are(store, tmp_path):
     dialogue = store.begin("ann", "terminal")
     store.add_feedback(dialogue, "ann", Rating("dialogue_score", value=5))

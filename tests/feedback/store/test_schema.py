@@ -1,6 +1,9 @@
 """The file of the store: what cannot be opened says why, and an older one becomes one of today."""
 
+import os
+import signal
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -32,7 +35,7 @@ def test_its_settings(path):
         }
     assert found == {
         **{"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1},  # 2 is FULL
-        **{"secure_delete": 1, "user_version": 1, "busy_timeout": 5000},
+        **{"secure_delete": 1, "user_version": 2, "busy_timeout": 5000},
     }
     assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(UserError, match="exists already"):
@@ -50,8 +53,8 @@ def test_what_is_not_a_store_or_a_newer_one(tmp_path, path):
     refused(tmp_path / "other", "is not a store of feedback")
     content = path.read_bytes()
     with closing(sqlite3.connect(path)) as plain:
-        plain.execute("PRAGMA user_version=2")
-    refused(path, "schema version 2, but this program knows versions up to 1; update")
+        plain.execute("PRAGMA user_version=3")
+    refused(path, "schema version 3, but this program knows versions up to 2; update")
     for damaged in (content[:100] + b"\xff" * 300 + content[400:], content[:4096], content[:5000]):
         path.write_bytes(damaged)
         refused(path, "put a backup in its place")
@@ -93,6 +96,10 @@ def test_statistics_of_sqlite_are_no_other_part(path):
         *(("feedback", column, b"x") for column in ("kind", "value", "text", "person")),
         *(("dialogues", column, "x") for column in ("started", "heldout")),
         *[("dialogues", "id", None), ("turns", "position", "x"), ("turns", "created", "x"), ("feedback", "turn", "x")],
+        *((table, column, b"x") for table in ("users", "chats") for column in ("dialogue", "hash")),
+        *[("answers", "id", b"x"), ("answers", "turn", "x"), ("messages", "hash", b"x"), ("systems", "text", b"x")],
+        *((("requests", column, b"x")) for column in ("hash", "body", "answer", "created")),
+        *[("pulled", "hash", b"x"), ("pulled", "event", "x")],
         *[("feedback", "value", "x"), ("feedback", "other", "x"), ("meta", "value", b"x"), ("turns", "position", 0.5)],
     ],
 )
@@ -102,6 +109,13 @@ def test_a_value_of_another_type_is_named(path, table, column, value):
         "dialogues": {"id": "d", "started": 1.0, "person": "p", "source": "page", "heldout": 0},
         "turns": {"dialogue": "d", "position": 0, "speaker": "user", "text": "Hi", "created": 1.0},
         "feedback": {"dialogue": "d", "kind": "thumb", "value": 1, "person": "p", "created": 1.0},
+        "answers": {"id": "a", "turn": 1},
+        "messages": {"turn": 1, "hash": "h"},
+        "systems": {"dialogue": "d", "text": "Be brief ."},
+        "requests": {"hash": "h", "body": "b", "answer": "a", "created": 1.0},
+        "pulled": {"hash": "h", "event": 1},
+        "users": {"dialogue": "d", "hash": "h"},
+        "chats": {"dialogue": "d", "hash": "h"},
     }
     row = {**rows[table], column: value}
     with closing(sqlite3.connect(path)) as plain, plain:
@@ -111,13 +125,124 @@ def test_a_value_of_another_type_is_named(path, table, column, value):
     refused(path, rf"row \d+ of {table} .* column {column}; put a backup in its place")
 
 
-def test_a_stored_file_of_every_version_opens(tmp_path):
-    with closing(sqlite3.connect(tmp_path / "old.sqlite")) as plain:
+@pytest.fixture
+def old(tmp_path):
+    """A store of schema version 1."""
+    path = tmp_path / "old.sqlite"
+    with closing(sqlite3.connect(path)) as plain:
         plain.executescript((Path(__file__).parent / "stores" / "version_1.sql").read_text(encoding="utf-8"))
-    store = Store(tmp_path / "old.sqlite", "feedfeedfeedfeedfeedfeedfeedfeed")
+        plain.execute("PRAGMA journal_mode=WAL")
+    return path
+
+
+def dump(path):
+    """The version of a file, its tables of version 1 as SQL, and the names of all tables."""
+    with closing(sqlite3.connect(path)) as plain:
+        version = plain.execute("PRAGMA user_version").fetchone()[0]
+        tables = {name for (name,) in plain.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        rows = {table: plain.execute(f"SELECT * FROM {table}").fetchall() for table in sorted(OLD)}
+    return version, rows, tables - OLD - {"sqlite_sequence"}
+
+
+OLD = {"meta", "dialogues", "turns", "feedback"}
+NEW = {"answers", "stopped", "copies", "systems", "users", "chats", "messages", "requests", "pulled"}
+
+
+def test_a_stored_file_of_every_version_opens(old):
+    store = Store(old, "feedfeedfeedfeedfeedfeedfeedfeed")
     (dialogue,) = store.dialogues()
     assert (dialogue.person, dialogue.heldout) == (store.hash_person("ann"), is_heldout(dialogue.id))
     assert [turn.text for turn in store.turns(dialogue.id)] == ["Is it far ?", "Yes .", "Two streets ."]
     assert [(event.kind, event.value) for event in store.feedback()] == [("thumb", -1), ("choice", None)]
     assert store.turns(dialogue.id)[1].logprobs == [-0.5, -1.25]
     store.close()
+
+
+def test_an_older_store_gets_the_tables_of_today_after_a_copy(old, caplog):
+    version, rows, _ = dump(old)
+    Store(old).close()
+    assert (version, dump(old)) == (1, (2, rows, NEW))
+    copy = old.with_name("old.version-1.sqlite")
+    assert dump(copy) == (1, rows, set())
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert str(copy) in caplog.text
+    caplog.clear()
+    copy.unlink()
+    Store(old).close()
+    assert (caplog.text, copy.exists()) == ("", False)  # it is done once
+    with closing(sqlite3.connect(old)) as plain, pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        plain.executescript("INSERT INTO copies VALUES (1); UPDATE copies SET turn = 2")
+    created = {
+        (path, one) for path in (old, Store.create(old.with_name("new.sqlite")).path) for one in statements(path)
+    }
+    assert {one for path, one in created if path == old} == {one for path, one in created if path != old}
+
+
+def statements(path):
+    with closing(sqlite3.connect(path)) as plain:
+        return {sql for (sql,) in plain.execute("SELECT sql FROM sqlite_master")}
+
+
+def test_an_older_store_that_is_damaged_or_has_other_parts_stays_as_it_is(old):
+    with closing(sqlite3.connect(old)) as plain, plain:
+        plain.execute("CREATE TABLE answers (x)")
+    before = old.read_bytes()
+    refused(old, "has the table 'answers'")
+    with closing(sqlite3.connect(old)) as plain, plain:
+        plain.execute("DROP TABLE answers")
+        plain.execute("INSERT INTO feedback VALUES (NULL, '0', NULL, 'thumb', 'x', NULL, NULL, 'p', 1)")
+    refused(old, "of another type in the column value")
+    assert (dump(old)[0], len(before) > 0, old.with_name("old.version-1.sqlite").exists()) == (1, True, False)
+
+
+@pytest.mark.parametrize("step", [40, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_kill_at_any_moment_leaves_a_store_of_one_version_or_the_other(old, step):
+    content, (_, rows, _) = old.read_bytes(), dump(old)
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema, "connect", traced(lambda: seen.append(1)))
+        Store(old).close()
+    found = []
+    for number in sorted({*range(step, len(seen), step), len(seen) - 1, len(seen)}):
+        for name in ("old.sqlite-wal", "old.sqlite-shm", "old.version-1.sqlite"):
+            old.with_name(name).unlink(missing_ok=True)
+        old.write_bytes(content)
+        if (child := os.fork()) == 0:
+            schema.connect = traced(killed_at(number))
+            Store(old)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        version, kept, tables = dump(old)
+        assert (kept, tables) == (rows, NEW if version == 2 else set())
+        Store(old).close()
+        assert dump(old) == (2, rows, NEW)
+        found.append(version)
+    assert found == [*[1] * (len(found) - 1), 2]  # the last statement comes after the transaction
+
+
+def killed_at(number):
+    """To be called: the call of this number kills the process."""
+    left = iter(range(1, number))
+    return lambda: next(left, None) or os.kill(os.getpid(), signal.SIGKILL)
+
+
+def traced(act):
+    """`schema.connect`, whose connections call `act` before each statement."""
+    real = schema.connect
+
+    def connect(path):
+        connection = real(path)
+        connection.set_trace_callback(lambda _: act())
+        return connection
+
+    return connect
+
+
+def test_two_programs_at_once_add_the_tables_once(old):
+    with closing(sqlite3.connect(old, isolation_level=None)) as first:
+        first.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor() as threads:
+            stores = [threads.submit(Store, old) for _ in range(4)]
+            first.execute("ROLLBACK")
+    assert {one.result().bot for one in stores} == {"feedfeedfeedfeedfeedfeedfeedfeed"}
+    assert [dump(path)[0] for path in (old, old.with_name("old.version-1.sqlite"))] == [2, 1]

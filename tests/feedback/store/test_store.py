@@ -174,6 +174,134 @@ def test_what_is_forgotten_is_not_in_the_file(store):
     test_nothing_is_updated_or_deleted(store)
 
 
+def full_talk(store, person=ANN, user=None, secret="c"):
+    """A dialogue whose rows are in every table; its id and its answer's."""
+    answer = f"{secret * 32:.32}"
+    system, hashed = f"You know the secret {secret} .", [store.hash_outside(f"{secret} {one}") for one in range(4)]
+    with store.writing():
+        dialogue = store.begin(person, "api", system=system, user=user, chat=hashed[0])
+        store.add_turn(dialogue, 0, "user", "Hello .", is_copy=True)
+        store.add_turn(dialogue, 1, "agent", "Good day .", is_copy=True)
+        store.add_turn(dialogue, 2, "user", "Where ?")
+        turn = store.add_turn(dialogue, 3, "agent", "In", answer=answer, message=hashed[1], is_stopped=True)
+        event = store.add_feedback(dialogue, person, Rating("thumb", turn, 1))
+        store.add_request(hashed[2], hashed[3], answer)
+    with store.writing() as connection:
+        connection.execute("INSERT INTO pulled VALUES (?, ?)", (hashed[3], event))
+    return dialogue, turn
+
+
+def test_what_comes_with_a_dialogue_and_its_turns(store):
+    dialogue, turn = full_talk(store, secret="a")
+    plain, other = talk(store)
+    assert store.find_answer("a" * 32) == store.turns(dialogue)[-1]
+    assert (store.find_answer("b" * 32), store.answer_id(turn), store.answer_id(other)) == (None, "a" * 32, None)
+    assert [store.system(one) for one in (dialogue, plain)] == ["You know the secret a .", None]
+    assert store.copies() == {one.id for one in store.turns(dialogue)[:2]}
+    assert store.stopped() == {turn}
+    outside = [store.hash_outside(f"a {number}") for number in range(4)]
+    assert store.find_request(outside[2]) == (outside[3], "a" * 32)
+    assert store.find_request(outside[3]) is None
+    assert store.rows("SELECT hash FROM messages")[0][0] == outside[1]
+
+
+def test_ids_that_are_not_hashed_and_copies_that_are_rated_are_refused(store):
+    dialogue, turn = full_talk(store)
+    count = len(store.turns(dialogue))
+    for wrong in ({"message": "a-raw-id"}, {"answer": "chatcmpl-1"}):
+        with pytest.raises(ValueError, match="id of an"):
+            store.add_turn(dialogue, 4, "agent", "Yes .", **wrong)
+    for wrong in ({"user": "ann@example.org"}, {"chat": "a chat"}):
+        with pytest.raises(ValueError, match="id of another program"):
+            store.begin(ANN, "api", **wrong)
+    with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+        store.add_turn(dialogue, 4, "agent", "Yes .", answer=store.answer_id(turn))
+    assert (len(store.turns(dialogue)), len(store.dialogues())) == (count, 1)  # nothing of it was stored
+    copy = store.turns(dialogue)[1]
+    with pytest.raises(ValueError, match="copied"):
+        store.add_feedback(dialogue, ANN, Rating("thumb", copy.id, 1))
+
+
+def test_what_is_written_in_one_block_is_stored_together(store):
+    dialogue, _ = talk(store)
+
+    def killed():
+        with store.writing():
+            store.add_turn(dialogue, 2, "user", "And now ?")
+            store.add_turn(dialogue, 3, "agent", "Later .", answer="a" * 32)
+            with store.writing():
+                store.begin(ANN, "api")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        killed()
+    assert (len(store.turns(dialogue)), len(store.dialogues()), store.find_answer("a" * 32)) == (2, 1, None)
+    with store.writing():
+        store.add_turn(dialogue, 2, "user", "And now ?")
+    assert len(store.turns(dialogue)) == 3
+
+
+def test_a_dialogue_is_on_the_side_of_the_line_that_was_asked_for(store):
+    wanted = [True, False] * 6
+    ids = [store.begin(ANN, "api", heldout=heldout) for heldout in wanted]
+    assert [int(hashlib.sha256(one.encode()).hexdigest(), 16) % 5 == 0 for one in ids] == wanted
+    assert [one.heldout for one in store.dialogues()] == wanted
+
+
+def test_requests_are_remembered_for_a_day_and_the_newest_only(store, monkeypatch):
+    monkeypatch.setattr("rlhf_dialog.feedback.store.store.MAX_REQUESTS", 3)
+    for key in "abcd":
+        store.add_request(key, f"body of {key}", key * 32)
+    assert [store.find_request(key) for key in "ad"] == [None, ("body of d", "d" * 32)]
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 86401)
+    assert store.find_request("d") is None
+    store.add_request("d", "another body", "e" * 32)
+    assert [tuple(row) for row in store.rows("SELECT hash, body FROM requests")] == [("d", "another body")]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_every_table_forgets(store, shared):
+    users = [store.hash_outside(name) for name in ("u1", "u2")] if shared else [None, None]
+    gone, _ = full_talk(store, ANN, users[0], secret="a")
+    kept, _ = full_talk(store, ANN if shared else BOB, users[1], secret="b")
+    before = {table: len(store.rows(f"SELECT * FROM {table}")) for table in TABLES}
+    assert set(before.values()) == {2, 4, 8}  # of each at least one row of both
+    hashes = [store.hash_outside(f"a {number}").encode() for number in range(4)]
+    texts = [b"secret a", b"a" * 32, gone.encode(), *hashes, *[one.encode() for one in users[:1] if one]]
+    assert [text in bytes_on_disk(store) for text in texts] == [True] * len(texts)
+    removed = store.forget(store.hash_person(ANN), users[0])
+    assert removed == 6  # a dialogue, four turns and a thumb
+    assert [text in bytes_on_disk(store) for text in texts] == [False] * len(texts)
+    assert {table: 2 * len(store.rows(f"SELECT * FROM {table}")) for table in TABLES} == before
+    assert [one.id for one in store.dialogues()] == [kept]
+    assert store.system(kept) == "You know the secret b ."
+    assert store.users() == {one for one in users[1:] if one}
+
+
+TABLES = ["dialogues", "turns", "feedback", "answers", "stopped", "copies", "systems", "chats", "messages", "requests"]
+TABLES += ["pulled"]
+
+
+def test_rows_go_at_once_and_their_bytes_later(store):
+    talk(store, ANN, answer="a secret of the kitchen")
+    assert store.forget(store.hash_person(ANN), erase=False) == 3
+    assert store.people() == set()
+    store.erase()
+    assert b"kitchen" not in bytes_on_disk(store)
+
+
+def test_nothing_of_the_newer_tables_is_updated_or_deleted(store):
+    full_talk(store, user="0" * 16)
+    with closing(sqlite3.connect(store.path)) as plain:
+        for table in [*TABLES, "users"]:
+            column = plain.execute(f"SELECT * FROM {table}").description[0][0]
+            for statement in (f"UPDATE {table} SET {column} = 1", f"DELETE FROM {table}"):
+                if statement != "DELETE FROM requests":  # which are kept for a day
+                    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+                        plain.execute(statement)
+
+
 def test_forgetting_while_somebody_reads_says_that_the_bytes_are_still_there(store, monkeypatch):
     monkeypatch.setattr("rlhf_dialog.feedback.store.schema.BUSY_TIMEOUT", 0.05)
     own = Store(store.path)

@@ -1,4 +1,7 @@
-"""One dialogue of another program, with what people said of its answers."""
+"""One dialogue of another program, with what people said of its answers.
+
+Ids of the other program (`user`, `chat`, `message`, `pulled`) are stored hashed: of an export of a bot they are hashes already.
+"""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,6 +15,10 @@ class ImportedTurn:
     speaker: str  # user, agent
     text: str
     created: float | None = None
+    answer: str | None = None  # its id for programs
+    message: str | None = None
+    is_stopped: bool = False
+    is_copy: bool = False
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,7 @@ class Judgement:
     other: int | None = None
     person: str | None = None
     created: float | None = None
+    pulled: tuple[str, ...] = ()  # ids of this rating
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,9 @@ class Record:
     started: float | None = None
     id: str | None = None  # of the dialogue, when it comes from a bot
     bot: str | None = None  # which one: the people of this bot itself are hashes already
+    system: str | None = None  # the message that began it
+    user: str | None = None  # whose it is, where several share `person`
+    chat: str | None = None
 
 
 @dataclass
