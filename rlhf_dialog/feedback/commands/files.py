@@ -13,6 +13,7 @@ from rlhf_dialog.feedback.commands.bot import BotOptions
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import read_examples
 from rlhf_dialog.feedback.store.formats import native, trl
+from rlhf_dialog.feedback.store.formats.record import ImportResult
 from rlhf_dialog.feedback.store.imports import KNOWN, import_file
 
 logger = logging.getLogger(__name__)
@@ -65,8 +66,15 @@ def run_import(options: ImportOptions) -> None:
     with closing(Bot(options.run).store()) as store:
         ignored = tuple(name for name in options.ignore.split(",") if name)
         added = import_file(store, options.file, options.name, ignored)
+    log_import(str(options.file), added)
+
+
+def log_import(source: str, added: ImportResult) -> None:
+    """What was added, and what was not."""
     message = "%s (%s): %d dialogues and %d events added; %d were there already"
-    logger.info(message, options.file, added.format, added.dialogues, added.events, added.num_known)
+    logger.info(message, source, added.format, added.dialogues, added.events, added.num_known)
+    if added.withdrawn:
+        logger.info("withdrawn: %d events that were changed or deleted there", added.withdrawn)
     for reason, count in added.left_out.items():
         logger.warning("left out: %d %s", count, reason)
     if added.unread:

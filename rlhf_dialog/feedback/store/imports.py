@@ -1,4 +1,4 @@
-"""Feedback from files: our own JSONL, TRL's columns. The same file twice adds nothing.
+"""Feedback from files: our own JSONL, TRL's columns, ratings in Open WebUI. The same file twice adds nothing.
 
 An imported dialogue has no token ids and no log-probabilities, so nothing takes it for an answer of one of the bot's versions.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.formats import native, trl
+from rlhf_dialog.feedback.store.formats import native, open_webui, trl
 from rlhf_dialog.feedback.store.formats.record import ImportResult, Record
 from rlhf_dialog.feedback.store.store import (
     SAMPLES,
@@ -26,22 +26,35 @@ from rlhf_dialog.feedback.store.store import (
 )
 from rlhf_dialog.json_files import damage_as_user_error
 
-KNOWN = "this program's export (JSONL) and TRL's columns (prompt, completion, label; prompt, chosen, rejected)"
+KNOWN = (
+    "this program's export (JSONL), TRL's columns (prompt, completion, label; prompt, chosen, rejected), and Open WebUI's export "
+    "of feedback (JSON), whose ratings are laid on answers that are stored"
+)
 
 
-def import_file(store: Store, path: Path, name: str | None = None, ignored: tuple[str, ...] = ()) -> ImportResult:
+def import_file(
+    store: Store,
+    path: Path,
+    name: str | None = None,
+    ignored: tuple[str, ...] = (),
+    is_sender: open_webui.IsSender = lambda *_: True,
+) -> ImportResult:
     """Add the dialogues and the feedback of a file or `save_to_disk` folder: all of it, or nothing.
 
     `name` (by default that of the format) is where they are from: the source is `import:NAME`, and so is the person, where the
-    file has no ids of people. `ignored` are columns to leave out. Raises UserError for a file that cannot be read, a format or
-    a column that is not known, and a row that cannot be used.
+    file has no ids of people. `ignored` are columns to leave out. `is_sender`: see `open_webui.lay_ratings`. Raises UserError
+    for a file that cannot be read, a format or a column that is not known, and a row that cannot be used.
     """
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; name a file to import")
     placed = load_rows(str(path), "train")
     rows = [(where, {key: value for key, value in row.items() if key not in ignored}) for where, row in placed]
+    first = rows[0][1]
+    if open_webui.is_export(first):
+        if name is not None:
+            raise UserError("--name: ratings in Open WebUI are laid on answers that are stored already; leave it out")
+        return open_webui.lay_ratings(store, [row for _, row in rows], is_sender)
     with damage_as_user_error(f"{path}: is damaged, or not of the format that its columns say: ", "; export it again"):
-        first = rows[0][1]
         form = next((form for form, columns in trl.NEEDED.items() if set(columns) <= set(first)), None)
         if first.get("format") == native.FORMAT:
             result = native.read(rows)

@@ -56,7 +56,7 @@ class ImportResult:
     """What was read of a file, and what it has added to a store.
 
     `left_out`: how many rows, by the reason; `unread`: names of columns or parts of a text, each with the number of rows that
-    have it; `num_known`: dialogues and events that were there already.
+    have it; `num_known`: dialogues and events that were there already; `withdrawn`: events that take an earlier one back.
     """
 
     format: str
@@ -66,3 +66,4 @@ class ImportResult:
     dialogues: int = 0
     events: int = 0
     num_known: int = 0
+    withdrawn: int = 0
