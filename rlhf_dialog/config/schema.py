@@ -137,6 +137,10 @@ class MemoryKeys(Settings):
     use_lora: bool = Field(
         False, description="train small adapters on the frozen model_path, which is also the reference"
     )
+    load_in_4bit: bool = Field(
+        False,
+        description="with use_lora: hold the linear layers of the frozen model in 4 bits (QLoRA); needs bitsandbytes",
+    )
     lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
     lora_alpha: float = Field(32.0, gt=0, description="the adapters' change is scaled by lora_alpha / lora_r")
     lora_target_modules: list[str] | None = Field(

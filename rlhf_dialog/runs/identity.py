@@ -33,7 +33,7 @@ SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm", "reference"),
     *("context_size", "min_context_size", "drop_overlap", "max_prompt_length", "turn_separator", "system_prompt"),
     *("max_new_tokens", "temperature", "top_k", "top_p", "stop_token_ids"),
-    *("use_lora", "lora_r", "lora_alpha", "lora_target_modules"),
+    *("use_lora", "load_in_4bit", "lora_r", "lora_alpha", "lora_target_modules"),
 )
 NETWORK_KEYS = ("model_class", "critic_class")
 # compared by the resulting numbers
