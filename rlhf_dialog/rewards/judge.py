@@ -16,7 +16,7 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.http_client import Client, RequestFailed, address_parts, authorization
+from rlhf_dialog.http_client import Client, RequestFailed, address_parts, ask_again, authorization, in_threads
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 from rlhf_dialog.rewards.base import (
     ARGS,
@@ -31,7 +31,7 @@ from rlhf_dialog.rewards.base import (
     number,
     whole,
 )
-from rlhf_dialog.rewards.remote import REMEDY, NoAnswer, ask_again, in_threads
+from rlhf_dialog.rewards.remote import REMEDY, NoAnswer, no_answer_of
 
 MAX_ANSWER = 1 << 23  # bytes
 BACKOFF = 1.0  # seconds before the first request that is sent again
@@ -211,7 +211,8 @@ class JudgeReward(BaseReward):
             def ask() -> Verdict:
                 return self._read(self._client.ask("POST", self._target, question.body), question)
 
-            verdict = ask_again(ask, retries, BACKOFF, self.shown, self.name)
+            with no_answer_of(self.shown, self.name):
+                verdict = ask_again(ask, retries, BACKOFF, f"reward '{self.name}': {self.shown}")
             self._cache.add(key, verdict)
         return verdict
 
