@@ -54,7 +54,8 @@ class RunKeys(AsksPrecision, Settings):
         "full", description="what --resume checks of each file of a checkpoint: its SHA-256, or only its size"
     )
     allow_changed_reward: bool = Field(
-        False, description="let --resume go on when the code of your reward has changed, with a warning"
+        False,
+        description="let --resume go on when the code of your reward, estimator or loss has changed, with a warning",
     )
     agent_dtype: Literal["auto", "float32", "checkpoint"] = Field(
         "auto",
