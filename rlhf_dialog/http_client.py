@@ -1,19 +1,27 @@
-"""One request over HTTP: limits on its time and on its answer, no redirects, no proxies of the environment."""
+"""Requests over HTTP: limits on time and answer, no redirects, no proxies of the environment; several at once, and again."""
 
+import logging
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, responses
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.user_code import TimeLimit, run_with_timeout
+from rlhf_dialog.user_code import BackgroundCall, TimeLimit, run_with_timeout
 
+logger = logging.getLogger(__name__)
+J = TypeVar("J")
+T = TypeVar("T")
+MAX_BACKOFF = 30.0  # seconds
 CHUNK = 1 << 16  # bytes
 AGENT = "rlhf-dialog"
 RETRIED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)  # and every 5xx
@@ -22,8 +30,10 @@ RETRIED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)  # and ever
 class RequestFailed(Exception):
     """Why there is no answer, without words of the server; `again`: whether another request may get one.
 
-    `status` of a refusal, and `body`: what the server sent with it, at most CHUNK bytes.
+    `status` of a refusal, and `body`: what the server sent with it, at most CHUNK bytes. `tried`: how often it was asked, in words.
     """
+
+    tried = "once"
 
     def __init__(self, why: str, again: bool, body: bytes = b"", status: int | None = None):
         super().__init__(why)
@@ -83,6 +93,62 @@ def _beginning(response: HTTPResponse) -> bytes:
         return response.read(CHUNK)
     except (OSError, HTTPException):
         return b""
+
+
+def ask_again(ask: Callable[[], T], retries: int, backoff_s: float, asked: str) -> T:
+    """What `ask` returns, which raises RequestFailed; asked at most `retries` times more where that may help.
+
+    The waiting time before it doubles, up to MAX_BACKOFF. `asked`: who asks whom, for the log.
+    """
+    pause, attempt = backoff_s, 1
+    while True:
+        try:
+            return ask()
+        except RequestFailed as error:
+            if attempt > retries or not error.again:
+                error.tried = "once" if attempt == 1 else f"{attempt} times"
+                raise
+            attempt += 1
+            logger.info("%s %s; attempt %d follows", asked, error, attempt)
+        time.sleep(min(pause, MAX_BACKOFF))
+        pause *= 2
+
+
+def in_threads(jobs: Sequence[J], work: Callable[[J], T], num_workers: int) -> list[T]:
+    """The result of each job, in order, `num_workers` at a time.
+
+    The first error is raised at once. Then no further job begins, and neither the caller nor the end of the process waits for
+    those that have begun; so it is after Ctrl-C.
+    """
+    if num_workers == 1:
+        return [work(job) for job in jobs]
+    waiting = deque(enumerate(jobs))
+    done: SimpleQueue[tuple[int, Future[T]]] = SimpleQueue()
+
+    def run() -> None:
+        while waiting:
+            try:
+                number, job = waiting.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            outcome: Future[T] = Future()
+            try:
+                outcome.set_result(work(job))
+            except BaseException as error:  # of any kind: it is raised in the caller
+                waiting.clear()
+                outcome.set_exception(error)
+            done.put((number, outcome))
+
+    for _ in range(min(num_workers, len(jobs))):
+        BackgroundCall(run)
+    results = {}
+    try:
+        for _ in jobs:
+            number, outcome = done.get()
+            results[number] = outcome.result()
+    finally:
+        waiting.clear()
+    return [results[number] for number in range(len(jobs))]
 
 
 def address_parts(url: Any, place: str) -> SplitResult:

@@ -1,12 +1,15 @@
 """One request over HTTP: what is sent, by which way, and which broken answers may be asked for again."""
 
+import os
+import signal
 import socket
+import threading
 import time
 from urllib.parse import urlsplit
 
 import pytest
 
-from rlhf_dialog.http_client import Client, RequestFailed
+from rlhf_dialog.http_client import Client, RequestFailed, in_threads
 from tests.parts.servers import no_proxy, serving  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("no_proxy")
@@ -118,3 +121,60 @@ def test_a_server_that_is_not_there():
             with pytest.raises(RequestFailed, match=rf"cannot be reached \({said}") as caught:
                 client(url).ask("GET", "/")
             assert caught.value.again
+
+
+def test_jobs_at_the_same_time_give_their_results_in_order():
+    meeting = threading.Barrier(3)
+
+    def work(job):
+        if job < 3:
+            meeting.wait()  # passes for three at the same time alone
+        return job * job
+
+    assert in_threads(range(7), work, 3) == [0, 1, 4, 9, 16, 25, 36]
+    assert in_threads(range(2), str, 9) == ["0", "1"]
+    assert in_threads([], work, 3) == []
+
+
+def test_the_first_error_is_raised_while_another_job_hangs_and_no_further_one_begins():
+    begun, hanging, released, ended = [], threading.Event(), threading.Event(), threading.Event()
+
+    def work(job):
+        begun.append(job)
+        if job == 0:
+            hanging.set()
+            released.wait()
+            ended.set()
+        hanging.wait()
+        raise KeyError(job)
+
+    with pytest.raises(KeyError, match="1"):
+        in_threads(range(5), work, 2)
+    assert not ended.is_set()
+    released.set()
+    ended.wait()
+    assert sorted(begun) == [0, 1]
+
+
+def test_ctrl_c_waits_for_no_server_that_hangs_and_neither_does_the_end_of_the_process():
+    released, interrupted = threading.Event(), threading.Event()
+
+    def interrupt(*_):
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+
+    def work(job):
+        while not interrupted.wait(0.01):  # a signal that comes just before the caller waits does not wake it
+            os.kill(os.getpid(), signal.SIGINT)
+        released.wait()
+
+    usual, before = signal.signal(signal.SIGINT, interrupt), {*threading.enumerate()}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            in_threads(range(2), work, 2)
+        assert all(thread.daemon for thread in {*threading.enumerate()} - before)
+        assert not released.is_set()
+    finally:
+        released.set()
+        signal.signal(signal.SIGINT, usual)

@@ -69,6 +69,7 @@ def check_together(config: Any) -> None:
     if not config.reference and given:
         raise ValueError(f"reference: false, but {given[0]} needs a reference; leave one of them out")
     _check_networks(config)
+    _check_4bit(config)
     _check_engine(config)
     if config.guard and not config.eval_interval:
         raise ValueError("guard: watches at each validation; set eval_interval too, for example to 5")
@@ -173,6 +174,16 @@ def _check_networks(config: Any) -> None:
         estimator = f"advantage_estimator: {config.advantage_estimator}"
         key = "use_share_model: true" if config.use_share_model else estimator
         raise ValueError(f"critic_class: under {key} there is no separate critic; leave one of them out")
+
+
+def _check_4bit(config: Any) -> None:
+    """Raises ValueError for a base in 4 bits beside what does not train it, or would compute with another base."""
+    if config.load_in_4bit and not config.use_lora:
+        raise ValueError("load_in_4bit: weights in 4 bits are not trained; set use_lora: true, too")
+    for key in ("use_fsdp", "use_deepspeed", "engine"):
+        if config.load_in_4bit and getattr(config, key):
+            reason = "whose servers have another base" if key == "engine" else "which would shard it; use DDP"
+            raise ValueError(f"load_in_4bit: is not supported with {key}, {reason}; leave one of them out")
 
 
 def _check_engine(config: Any) -> None:

@@ -54,7 +54,8 @@ class RunKeys(AsksPrecision, Settings):
         "full", description="what --resume checks of each file of a checkpoint: its SHA-256, or only its size"
     )
     allow_changed_reward: bool = Field(
-        False, description="let --resume go on when the code of your reward has changed, with a warning"
+        False,
+        description="let --resume go on when the code of your reward, estimator or loss has changed, with a warning",
     )
     agent_dtype: Literal["auto", "float32", "checkpoint"] = Field(
         "auto",
@@ -136,6 +137,10 @@ class MemoryKeys(Settings):
 
     use_lora: bool = Field(
         False, description="train small adapters on the frozen model_path, which is also the reference"
+    )
+    load_in_4bit: bool = Field(
+        False,
+        description="with use_lora: hold the linear layers of the frozen model in 4 bits (QLoRA); needs bitsandbytes",
     )
     lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
     lora_alpha: float = Field(32.0, gt=0, description="the adapters' change is scaled by lora_alpha / lora_r")

@@ -30,6 +30,7 @@ from rlhf_dialog.models.trunk import trunk_of
 from rlhf_dialog.rewards.composite import model_paths
 
 logger = logging.getLogger(__name__)
+NF4_BITS = 4.127  # of a weight, with its share of the scales
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Sizes:
     hidden: int
     cache: int  # numbers in the keys and values of a token
     vocab: int
+    linear: int = 0  # parameters of the trunk's linear layers
     is_half: bool = False  # whether the weights on the disk have 16 bits
 
 
@@ -54,14 +56,16 @@ def model_sizes(hf_config: PreTrainedConfig, auto_class: Any = AutoModelForCausa
     trunk = trunk_of(model)
     heads, layers = config.num_attention_heads, config.num_hidden_layers
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    linear = [x.weight for x in trunk.modules() if isinstance(x, nn.Linear | Conv1D)]
     return Sizes(
         parameters=model.num_parameters(),
         trunk=trunk.num_parameters(),
-        widths=sum(sum(x.weight.shape) for x in trunk.modules() if isinstance(x, nn.Linear | Conv1D)),
+        widths=sum(sum(weight.shape) for weight in linear),
         layers=layers,
         hidden=config.hidden_size,
         cache=2 * layers * (getattr(config, "num_key_value_heads", None) or heads) * head_dim,
         vocab=config.vocab_size,
+        linear=sum(weight.numel() for weight in linear),
         is_half=hf_config.dtype in HALF,
     )
 
@@ -79,7 +83,8 @@ def needed_bytes(
     Weights, 8 bytes for each trained parameter (Adam's moments), and the larger of what sampling and an update hold: keys,
     values and logits; gradients, activations and logits. A token keeps the input and output of each linear layer, and of each
     norm its input in fp32 (arXiv 2205.05198, section 4.1, without dropout). LoRA trains r * (inputs + outputs) for each linear
-    layer (arXiv 2106.09685, section 4.1). `reference` None: as large as the policy; `judges`: the models of the reward.
+    layer (arXiv 2106.09685, section 4.1); in 4 bits a frozen weight takes NF4_BITS (arXiv 2305.14314, section 3).
+    `reference` None: as large as the policy; `judges`: the models of the reward.
     """
     is_half = precision_of(config, torch.device("cuda" if on_cuda else "cpu")) != "fp32"
     width, frozen = 2 if is_half else 4, 2 if is_half and on_cuda and policy.is_half else 4
@@ -87,12 +92,14 @@ def needed_bytes(
     trained = policy.parameters + (trunks - 1) * policy.trunk
     if config.use_lora:
         trained = config.lora_r * policy.widths * trunks
-    weights = 4 * trained + (frozen * policy.parameters if config.use_lora else 0)
+    in_4bit = policy.linear if config.load_in_4bit else 0
+    base = policy.parameters - in_4bit
+    weights = 4 * trained + (frozen * base + round(in_4bit * NF4_BITS / 8) if config.use_lora else 0)
     if config.reference and (not config.use_lora or config.ref_model not in (None, config.model_path)):
         weights += frozen * (reference or policy).parameters
     weights += sum(4 * judge.parameters for judge in judges)
     if is_half and not (config.use_lora and frozen == 2):
-        weights += 2 * policy.parameters  # autocast's copies
+        weights += 2 * base  # autocast's copies
 
     plan, prompt, response = batch_plan(config, world_size), config.max_prompt_length, config.max_new_tokens
     rows = math.ceil(plan.num_responses / world_size)
@@ -148,6 +155,7 @@ def remedies(config: Config) -> list[str]:
         "per_device_microbatch_size: 1": config.microbatch_size > 1,
         "activation_checkpointing: true": has_layers and not config.activation_checkpointing,
         "use_lora: true": has_layers and not config.use_lora and not asks_deepspeed(config),  # which refuses it
+        "load_in_4bit: true": config.use_lora and not (config.load_in_4bit or config.use_fsdp or config.engine),
         f"max_prompt_length: {config.max_prompt_length // 2}": config.max_prompt_length > 1,
         "a smaller model": True,
     }

@@ -8,11 +8,8 @@ import logging
 import math
 import os
 import shutil
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from stat import S_ISDIR
@@ -25,18 +22,18 @@ from torch import Tensor
 from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.config.schema import EngineConfig
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.http_client import Client, RequestFailed, address_parts, authorization
+from rlhf_dialog.http_client import Client, RequestFailed, address_parts, ask_again, authorization, in_threads
 from rlhf_dialog.models.generation import Responder, Responses
 from rlhf_dialog.models.lora import merged_weights, tied_names
 from rlhf_dialog.models.network import num_logits
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.token_batch import TokenBatch, fetch, send
 from rlhf_dialog.terminal import visible
-from rlhf_dialog.user_code import BackgroundCall
 
 logger = logging.getLogger(__name__)
 MAX_ANSWER = 1 << 28  # bytes
 AT_ONCE = 64  # requests of a process
+BACKOFF = 1.0  # seconds before the first request that is sent again
 LAST_SECONDS = 30.0  # for each request at the end of the run, whose servers may be gone
 PROBE = 'Hello there!  Is it 12:30 already? Größe, 你好, x_1 = f(x);\n\n- I\'d say: "no"... We could meet at the old harbour.'
 UNREAD = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/collective_rpc", "/reset_prefix_cache")
@@ -90,20 +87,19 @@ class Engine:
 
     def ask(self, number: int, path: str, body: Any = None, retries: int | None = None) -> Any:
         """The answer of a server, as JSON; None where only its status counts. Raises RunStopped with what the server says."""
-        client, retries = self.clients[number], self.retries if retries is None else retries
-        content = None if body is None else json.dumps(body, allow_nan=False).encode()
-        for attempt in range(1, retries + 2):
-            try:
-                answer = client.ask("GET" if body is None else "POST", client.url.path.rstrip("/") + path, content)
-                return _parsed(answer, path)
-            except RequestFailed as error:
-                if attempt > retries or not error.again:
-                    tried = "once" if attempt == 1 else f"{attempt} times"
-                    said = f": {text}" if (text := _message(error.body)) else ""
-                    remedy = f"; start it with {NEEDS[path]}" if said.endswith(": Not Found") and path in NEEDS else ""
-                    raise self.fault(number, f"{path} {error}{said} (tried {tried}){remedy}") from None
-                logger.info("engine %s: %s %s; attempt %d follows", self.urls[number], path, error, attempt + 1)
-                time.sleep(0.5 * 2**attempt)
+        client, content = self.clients[number], None if body is None else json.dumps(body, allow_nan=False).encode()
+        method, target = "GET" if body is None else "POST", client.url.path.rstrip("/") + path
+        try:
+            return ask_again(
+                lambda: _parsed(client.ask(method, target, content), path),
+                self.retries if retries is None else retries,
+                BACKOFF,
+                f"engine {self.urls[number]}: {path}",
+            )
+        except RequestFailed as error:
+            said = f": {text}" if (text := _message(error.body)) else ""
+            remedy = f"; start it with {NEEDS[path]}" if said.endswith(": Not Found") and path in NEEDS else ""
+            raise self.fault(number, f"{path} {error}{said} (tried {error.tried}){remedy}") from None
 
     def fault(self, number: int, text: str) -> RunStopped:
         return RunStopped(visible(f"engine {self.urls[number]}: {text}"))
@@ -115,28 +111,16 @@ class Engine:
 
         `size`: the number of token ids. Raises RunStopped at the first fault; no further request begins then.
         """
-        failed, gate = threading.Event(), threading.Semaphore(AT_ONCE)
 
-        def complete(number: int, body: dict[str, Any]) -> list[Reply]:
-            with gate:
-                if failed.is_set():
-                    return []  # nobody reads it
-                try:
-                    answer = self.ask(number, "/v1/completions", {"model": self.name_at(number), **body})
-                    return _replies(answer, body["n"], body["max_tokens"], end_ids, size)
-                except ValueError as error:
-                    failed.set()
-                    raise self.fault(number, f"/v1/completions answered with {error}") from None
-                except BaseException:
-                    failed.set()
-                    raise
+        def complete(place: int) -> list[Reply]:
+            number, body = (first + place) % len(self.urls), bodies[place]
+            try:
+                answer = self.ask(number, "/v1/completions", {"model": self.name_at(number), **body})
+                return _replies(answer, body["n"], body["max_tokens"], end_ids, size)
+            except ValueError as error:
+                raise self.fault(number, f"/v1/completions answered with {error}") from None
 
-        numbers = [(first + i) % len(self.urls) for i in range(len(bodies))]
-        calls = [BackgroundCall(partial(complete, *item)) for item in zip(numbers, bodies, strict=True)]
-        try:
-            return [call.result() for call in calls]
-        finally:
-            failed.set()
+        return in_threads(range(len(bodies)), complete, AT_ONCE)
 
     # -- the start and the end of a run
 

@@ -27,7 +27,7 @@ from rlhf_dialog.data.chat_template import fix_date, separator_of
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import not_trusted
-from rlhf_dialog.models import lora, network
+from rlhf_dialog.models import lora, network, quantized
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.load_checks import SingleRowPredictions, check_left_padding, trial_form, use_packing
 from rlhf_dialog.models.network import num_embeddings, num_logits, num_token_ids
@@ -84,13 +84,14 @@ class Form:
     """The form in which a model is loaded.
 
     `kept_types`: those of its file that linear layers keep on a GPU, of a model that is not trained; all else is float32.
-    `only_trunk`: its head is not read, and may be missing.
+    `only_trunk`: its head is not read, and may be missing. `in_4bit`: its linear layers are quantized.
     """
 
     packing: bool = True
     device: torch.device = CPU
     kept_types: tuple[torch.dtype, ...] = ()
     only_trunk: bool = False
+    in_4bit: bool = False
 
 
 def load_causal_lm(
@@ -120,12 +121,15 @@ def load_causal_lm(
             trust_remote_code=trust_remote_code,
             use_safetensors=None if allow_pickle_weights else True,
             only_trunk=form.only_trunk,
+            **(quantized.loading_options(form.device) if form.in_4bit else {}),
         ).eval()
+        if form.in_4bit:
+            quantized.settle(lm)
         head, embedding = lm.get_output_embeddings(), lm.get_input_embeddings()
         is_tied = head is not None and head.weight is embedding.weight
         if head is not None and getattr(lm.config, "tie_word_embeddings", None) is (not is_tied):
             lm.config.tie_word_embeddings = is_tied  # other programs would tie two matrices, or lack one
-    if damaged := [name for name, weight in lm.named_parameters() if not torch.isfinite(weight).all()]:
+    if damaged := [name for name, weight in lora.base_parameters(lm) if not torch.isfinite(weight).all()]:
         raise UserError(f"{key}: the weights in '{path}' are damaged: {damaged[0]} holds NaN or infinity")
     if form.kept_types:
         narrow(lm.requires_grad_(False), form.kept_types)
@@ -166,6 +170,7 @@ def load_policy_lm(config: Config, form: Form) -> PreTrainedModel:
     """
     spec, path = config.model_class, config.model_path
     if spec is None:
+        form = replace(form, in_4bit=config.load_in_4bit)
         return load_causal_lm(path, "model_path", config.trust_remote_code, config.allow_pickle_weights, form)
     found = network.spec_in(path)
     if found is not None and found.id == spec.id:
@@ -275,7 +280,8 @@ def load_models(config: Config, device: torch.device) -> Models:
     narrows = device.type == "cuda" and amp["use_amp"] and not (config.use_deepspeed or config.ref_ds_config)
     trained, frozen = Form(config.packing, device), Form(config.packing, device, HALF if narrows else ())
     # LoRA's base, which each token is multiplied with, has no other 16-bit type than that of the products
-    lm = load_policy_lm(config, replace(trained, kept_types=(amp["amp_dtype"],) if narrows and config.use_lora else ()))
+    base = replace(trained, kept_types=(amp["amp_dtype"],) if narrows and config.use_lora else ())
+    lm = load_policy_lm(config, base)
     tokenizer = load_tokenizer(config, lm)
     check_length(lm, config)
     if config.ref_model not in (None, config.model_path, config.env.args.tokenizer_path):

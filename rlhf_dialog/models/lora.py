@@ -24,6 +24,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import FASTER, use_onednn
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.precision import HALF
+from rlhf_dialog.models.quantized import dequantized, quantized_layers, without_kernels
 from rlhf_dialog.models.trunk import trunk_of
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ def add_adapters(
     depend only on the seed, are the same in every process, and do not advance the global random state. Raises UserError
     for a name that no layer has.
     """
-    from peft import LoraConfig, inject_adapter_in_model  # takes six seconds
+    with without_kernels():  # peft imports bitsandbytes where it is installed
+        from peft import LoraConfig, inject_adapter_in_model  # takes six seconds
 
     names = adaptable(lm, target_names(lm, targets), targets)
     by_layout: dict[bool, list[str]] = {}  # a Conv1D has its weight as (in, out)
@@ -185,32 +187,42 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     return parameters
 
 
-def base_parameters(lm: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of the model without its adapters, with the names that they had before."""
+def base_parameters(lm: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of the model without its adapters, with the names that they had before; those in 4 bits dequantized."""
+    in_4bit = quantized_layers(lm)
     for name, parameter in lm.named_parameters():
         if not OF_ADAPTER.search(name):
-            yield name.replace(".base_layer.", "."), parameter
+            name = name.replace(".base_layer.", ".")
+            yield name, dequantized(in_4bit[name]) if name in in_4bit else parameter
 
 
 @torch.no_grad()
 def merged_weights(lm: nn.Module, adapter: str | None) -> Iterator[tuple[str, Tensor]]:
     """Names and weights of the model with W + B A * alpha / r in place of each W that has this adapter, one after the other.
 
-    Those that the base holds in 16 bits are float32 here; the model is not changed.
+    Those that the base holds in 16 or 4 bits are float32 here; the model is not changed.
     """
     layers = {f"{name}.weight": layer for name, layer in lm.named_modules() if adapter and hasattr(layer, "lora_A")}
+    in_4bit = quantized_layers(lm)
     for name, x in lm.state_dict().items():
         if OF_ADAPTER.search(name):
             continue
         name = name.replace(".base_layer.", ".")
-        if layer := layers.get(name):
-            x = layer.base_layer.weight + layer.get_delta_weight(adapter)
+        if f"{name.partition('.weight.')[0]}.weight" in in_4bit:
+            continue  # scales
+        change = layers[name].get_delta_weight(adapter) if name in layers else 0
+        if name in in_4bit:
+            x = dequantized(in_4bit[name], change)
+        elif name in layers:
+            x = layers[name].base_layer.weight + change
         yield name, at_least_float32(x) if x.is_floating_point() else x
 
 
 def merged_state(lm: nn.Module, adapter: str) -> dict[str, Tensor]:
     """All `merged_weights`, a tied one once; those that are merged lie on the host."""
-    changed = {f"{name}.weight" for name, layer in lm.named_modules() if hasattr(layer, "lora_A")}
+    changed = {*quantized_layers(lm)} | {
+        f"{name}.weight" for name, layer in lm.named_modules() if hasattr(layer, "lora_A")
+    }
     tied = tied_names(lm)
     weights = merged_weights(lm, adapter)
     return {name: x.cpu() if name in changed else x for name, x in weights if name not in tied}

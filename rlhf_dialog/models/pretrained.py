@@ -223,8 +223,9 @@ def _check_kind(
     where, kind, named = f"{key}: '{path}'", str(config.get("model_type")), auto_class.__name__
     quantized = config.get("quantization_config")
     method = str(quantized.get("quant_method", "quantized")) if isinstance(quantized, dict) else ""
-    if method and method not in PLAIN_WHEN_LOADED:
-        what = f"has {method} weights, which are not trained or computed here"
+    again = "quantization_config" in options  # load_in_4bit
+    if method and (again or method not in PLAIN_WHEN_LOADED):
+        what = f"has {method} weights, which are not {'quantized again' if again else 'trained or computed here'}"
         raise UserError(what, where=where, remedy="give the model that it was made from, in 16 or 32 bits")
     codes = config.get("auto_map") or {}
     if kind not in CONFIG_MAPPING or (options["trust_remote_code"] and named in codes):

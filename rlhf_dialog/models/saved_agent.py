@@ -2,9 +2,10 @@
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_model
@@ -27,6 +28,7 @@ from rlhf_dialog.models.lora import merged_state, merged_weights, tied_names
 from rlhf_dialog.models.network import num_logits, num_token_ids, save_policy, spec_of
 from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.pretrained import stored_weights
+from rlhf_dialog.models.quantized import dequantized, quantized_layers
 
 logger = logging.getLogger(__name__)
 SURVIVES = 0.95
@@ -46,6 +48,8 @@ def save_agent(
         if spec is not None:
             save_policy(policy.lm, target)
         else:
+            if quantized_layers(policy.lm):
+                logger.info("load_in_4bit: the agent's weights are those of 4 bits, written out, plus the adapters")
             state = state_to_save(policy, config)
             policy.lm.save_pretrained(target, state_dict=state)
             types = {x.dtype for x in (state or {}).values() if x.is_floating_point()}
@@ -126,7 +130,8 @@ def state_to_save(policy: Policy, config: Config | AgentSettings) -> dict[str, T
     stored = {name: x for name, x in stored.items() if x.dtype in HALF}
     if not stored:
         return None if adapter is None else merged_state(lm, adapter)
-    survives, changed = surviving_change(merged_weights(lm, adapter), stored)
+    in_4bit = quantized_layers(lm)
+    survives, changed = surviving_change(merged_weights(lm, adapter), stored, in_4bit)
     rounds = config.agent_dtype == "checkpoint" or survives >= SURVIVES  # type: ignore[union-attr]
     if not rounds:
         text = "%d trained weights of the agent are saved in float32: rounding would leave %.0f %% of their change"
@@ -137,7 +142,7 @@ def state_to_save(policy: Policy, config: Config | AgentSettings) -> dict[str, T
     for name, x in merged_weights(lm, adapter):
         if name in tied:
             continue
-        if name in stored and name not in changed:
+        if name in stored and name not in changed and name not in in_4bit:
             state[name] = stored[name]
         else:
             place = x.data_ptr() if adapter is None else name
@@ -148,16 +153,21 @@ def state_to_save(policy: Policy, config: Config | AgentSettings) -> dict[str, T
 
 
 @torch.no_grad()
-def surviving_change(weights: Iterable[tuple[str, Tensor]], stored: dict[str, Tensor]) -> tuple[float, set[str]]:
-    """The cosine of the change of the weights since they were `stored` and of that after rounding, and which have changed."""
+def surviving_change(
+    weights: Iterable[tuple[str, Tensor]], stored: dict[str, Tensor], in_4bit: Mapping[str, Any] = {}
+) -> tuple[float, set[str]]:
+    """The cosine of the change of the weights since they were `stored` and of that after rounding, and which have changed.
+
+    Those of the layers `in_4bit` have changed since they were quantized.
+    """
     products, changed = torch.zeros(3, dtype=torch.float64), set()
     for name, x in weights:
         if name not in stored:
             continue
-        before = stored[name].to(x.device)
+        before = dequantized(in_4bit[name]) if name in in_4bit else stored[name].to(x.device)
         change = x - before
         if change.any():
-            rounded = x.to(before.dtype).to(x.dtype) - before
+            rounded = x.to(stored[name].dtype).to(x.dtype) - before
             pairs = ((change, rounded), (change, change), (rounded, rounded))
             products += torch.stack([(a * b).sum(dtype=torch.float64) for a, b in pairs]).cpu()
             changed.add(name)

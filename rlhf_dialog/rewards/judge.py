@@ -6,7 +6,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.http_client import Client, RequestFailed, address_parts, authorization
+from rlhf_dialog.http_client import Client, RequestFailed, address_parts, ask_again, authorization, in_threads
 from rlhf_dialog.json_files import damage_as_user_error, parse_json
 from rlhf_dialog.rewards.base import (
     ARGS,
@@ -31,7 +31,7 @@ from rlhf_dialog.rewards.base import (
     number,
     whole,
 )
-from rlhf_dialog.rewards.remote import REMEDY, NoAnswer, ask_again, in_threads
+from rlhf_dialog.rewards.remote import REMEDY, NoAnswer, no_answer_of
 
 MAX_ANSWER = 1 << 23  # bytes
 BACKOFF = 1.0  # seconds before the first request that is sent again
@@ -45,7 +45,7 @@ SCORE = re.compile(r"\bscore[*_]*\s*:", re.IGNORECASE)
 RANKING = re.compile(r"\branking[*_]*\s*:", re.IGNORECASE)
 # no part of a longer number, of a range or of a word
 NUMBER = re.compile(r"[\s*_`\"'\[({]*(-?\d+(?:\.\d+)?)(?![\d.,]*\d|\s*[-\u2013\u2014]\s*\d|[^\W\d_])")
-TOKEN = re.compile(r"[\s*_`\"'\[({]*(\d)\W*")
+TOKEN = re.compile(r"[\s*_`\"'\[({]*(-?\d+)\W*")
 NONE_READ = "the judge's answer has no score"
 
 
@@ -119,7 +119,7 @@ class JudgeReward(BaseReward):
             check_alone(self, ARGS)
         self.purpose = purpose
         if not self.was_tried:
-            self._ask(self._question([TRIAL], ranks=False), self.retries)
+            self._ask(replace(self._question([TRIAL], ranks=False), is_trial=True), self.retries)
             self.was_tried = True
         if iteration > 0 or self.is_named:  # before, a run's folder is not there yet
             self._cache.open()
@@ -211,7 +211,8 @@ class JudgeReward(BaseReward):
             def ask() -> Verdict:
                 return self._read(self._client.ask("POST", self._target, question.body), question)
 
-            verdict = ask_again(ask, retries, BACKOFF, self.shown, self.name)
+            with no_answer_of(self.shown, self.name):
+                verdict = ask_again(ask, retries, BACKOFF, f"reward '{self.name}': {self.shown}")
             self._cache.add(key, verdict)
         return verdict
 
@@ -226,11 +227,15 @@ class JudgeReward(BaseReward):
                 raise UserError(f"{ARGS}.score_by: {self.shown} sends no top_logprobs; {remedy}")
             if question.ranked:
                 return Verdict(read_ranking(text, question.ranked), words=text)
-            return (
-                expected_score(tokens, self.scale, text)
-                if tokens
-                else Verdict(read_score(text, self.scale), words=text)
-            )
+            if not tokens:
+                return Verdict(read_score(text, self.scale), words=text)
+            if question.is_trial and (missing := untold(tokens, self.scale)):
+                what = f"{self.shown} has no single token for {', '.join(map(str, missing))}"
+                remedy = "take a scale within 0 and 9, or score_by: answer"
+                raise UserError(
+                    f"{ARGS}.scale: with score_by: expectation each number is one token, but {what}; {remedy}"
+                )
+            return expected_score(tokens, self.scale, text)
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             raise RequestFailed("answered with what is not JSON", again=True) from None
         except (LookupError, TypeError, AttributeError, ValueError):
@@ -239,11 +244,15 @@ class JudgeReward(BaseReward):
 
 @dataclass(frozen=True)
 class Question:
-    """A request; `ranked` is the number of replies that it ranks, 0 for a score; by_tokens: from their probabilities."""
+    """A request; `ranked` is the number of replies that it ranks, 0 for a score; by_tokens: from their probabilities.
+
+    is_trial: the first one, whose answer shows whether the server can judge.
+    """
 
     body: bytes
     ranked: int
     by_tokens: bool
+    is_trial: bool = False
 
 
 @dataclass(frozen=True)
@@ -338,21 +347,35 @@ def read_ranking(text: str, count: int) -> list[float] | None:
 
 def expected_score(tokens: list[dict[str, Any]], scale: tuple[float, float], text: str) -> Verdict:
     """The mean of the scale's whole numbers by the probabilities of the number's token, and the mass of all of them."""
-    said = "".join(token["token"] for token in tokens)
-    found, end = read_number(said), 0
-    if found is None:
+    told = told_numbers(tokens, scale)
+    if told is None:
         return Verdict(None, words=text)
+    mass, total = sum(p for _, p in told), sum(number * p for number, p in told)
+    return Verdict(total / mass if mass > 0 else None, mass, text)
+
+
+def told_numbers(tokens: list[dict[str, Any]], scale: tuple[float, float]) -> list[tuple[int, float]] | None:
+    """The whole numbers of the scale that could be the number's first token, with probabilities; None without a number."""
+    found, end = read_number("".join(token["token"] for token in tokens)), 0
+    if found is None:
+        return None
     for token in tokens:
         end += len(token["token"])
         if end > found.start(1):
             break
-    mass = total = 0.0
-    for other in token["top_logprobs"]:
-        digit = TOKEN.fullmatch(other["token"])
-        if digit and scale[0] <= int(digit[1]) <= scale[1]:
-            probability = math.exp(other["logprob"])
-            mass, total = mass + probability, total + probability * int(digit[1])
-    return Verdict(total / mass if mass > 0 else None, mass, text)
+    matches = [(TOKEN.fullmatch(other["token"]), other["logprob"]) for other in token["top_logprobs"]]
+    numbers = [(int(match[1]), math.exp(logprob)) for match, logprob in matches if match]
+    return [(number, p) for number, p in numbers if scale[0] <= number <= scale[1]]
+
+
+def untold(tokens: list[dict[str, Any]], scale: tuple[float, float]) -> list[int]:
+    """The whole numbers of the scale, but those of one digit, that are not among the likely tokens of an answer's number.
+
+    A digit is one token for every tokenizer; of others a server tells nothing else.
+    """
+    wanted = [number for number in range(int(scale[0]), int(scale[1]) + 1) if not 0 <= number <= 9]
+    told = {number for number, _ in told_numbers(tokens, scale) or ()}
+    return [number for number in wanted if number not in told]
 
 
 def _groups(dialogues: list[Dialogue]) -> list[list[Dialogue]]:
@@ -382,12 +405,12 @@ def _text(key: str, value: Any) -> str:
 
 
 def _scale(value: Any, by_tokens: bool) -> tuple[float, float]:
-    """Lowest and highest score; for an expectation whole numbers of one digit, which every tokenizer has as one token."""
+    """Lowest and highest score; for an expectation whole numbers, all of which a server can name at once."""
     good = isinstance(value, list | tuple) and len(value) == 2 and all(map(is_finite, value))
     low, high = (float(value[0]), float(value[1])) if good else (0.0, 0.0)
     if not low < high:
         raise UserError(f"{ARGS}.scale: {value!r:.100} must be the lowest and the highest score, such as [1, 5]")
-    if by_tokens and not (low >= 0 and high <= 9 and low.is_integer() and high.is_integer()):
-        what = "must be whole numbers from 0 to 9 with score_by: expectation, because others are several tokens"
+    if by_tokens and not (high - low < TOP and low.is_integer() and high.is_integer()):
+        what = f"must be at most {TOP} whole numbers with score_by: expectation, because servers name no more tokens"
         raise UserError(f"{ARGS}.scale: {value!r:.100} {what}")
     return low, high

@@ -2,27 +2,22 @@
 
 import json
 import logging
-import threading
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.http_client import Client, RequestFailed, address_parts, authorization
+from rlhf_dialog.http_client import Client, RequestFailed, address_parts, ask_again, authorization, in_threads
 from rlhf_dialog.rewards.base import ARGS, BaseReward, NoScore, RewardError, number, whole
 
 logger = logging.getLogger(__name__)
 MAX_ANSWER = 1 << 20  # bytes
-MAX_BACKOFF = 30.0  # seconds
 REMEDY = (
     f"Check the server and its log; {ARGS}.timeout_s and {ARGS}.retries set how long to wait, and `on_reward_error: skip` trains "
     "without the dialogues that have no score"
 )
 Scores = list[float | None]
-J = TypeVar("J")
-T = TypeVar("T")
 
 
 class NoAnswer(RewardError):
@@ -108,48 +103,17 @@ class RemoteReward(BaseReward):
         def ask() -> Scores:
             return _read_scores(self._client.ask("POST", self._target, body), len(batch))
 
-        return ask_again(ask, retries, self.backoff_s, self.shown, self.name)
+        with no_answer_of(self.shown, self.name):
+            return ask_again(ask, retries, self.backoff_s, f"reward '{self.name}': {self.shown}")
 
 
-def ask_again(ask: Callable[[], T], retries: int, backoff_s: float, shown: str, name: str) -> T:
-    """What `ask` returns, which raises RequestFailed; asked at most `retries` times more where that may help.
-
-    Raises NoAnswer of the reward `name` and the server `shown` after the last one. The waiting time doubles.
-    """
-    pause = backoff_s
-    for attempt in range(1, retries + 2):
-        try:
-            return ask()
-        except RequestFailed as error:
-            fault, again = str(error), error.again
-        if attempt > retries or not again:
-            break
-        logger.info("reward '%s': %s %s; attempt %d follows", name, shown, fault, attempt + 1)
-        time.sleep(min(pause, MAX_BACKOFF))
-        pause *= 2
-    raise NoAnswer(f"{shown} {fault} (tried {'once' if attempt == 1 else f'{attempt} times'})", name)
-
-
-def in_threads(jobs: Sequence[J], work: Callable[[J], T], num_workers: int) -> list[T]:
-    """The result of each job, in order, `num_workers` at a time; after the first error no further job begins."""
-    if num_workers == 1:
-        return [work(job) for job in jobs]
-    failed = threading.Event()
-
-    def begin(job: J) -> T:
-        if failed.is_set():
-            return cast(T, None)  # nobody reads it: an earlier job has failed
-        try:
-            return work(job)
-        except BaseException:
-            failed.set()
-            raise
-
-    pool = ThreadPoolExecutor(num_workers)
+@contextmanager
+def no_answer_of(shown: str, name: str) -> Iterator[None]:
+    """A request that failed as NoAnswer of the reward `name` and the server `shown`."""
     try:
-        return list(pool.map(begin, jobs))
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        yield
+    except RequestFailed as error:
+        raise NoAnswer(f"{shown} {error} (tried {error.tried})", name) from None
 
 
 def as_json(dialogue: Dialogue) -> dict[str, Any]:

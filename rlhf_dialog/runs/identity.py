@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import reward_nodes
-from rlhf_dialog.config.registry import EnvironmentFactory, RewardFactory
+from rlhf_dialog.config.registry import AdvantageFactory, EnvironmentFactory, LossFactory, RewardFactory
 from rlhf_dialog.config.schema import Config, DoubledKeys, PPOKeys, RewardKeys
 from rlhf_dialog.data.chat_template import separator_of
 from rlhf_dialog.data.dialogue import AUTO, Dialogue, tools_of
@@ -28,12 +28,12 @@ from rlhf_dialog.runs.reward_code import changed_code, code_of
 from rlhf_dialog.runs.verification import sha256_of
 
 logger = logging.getLogger(__name__)
-CODE = "reward code"  # the key of `code_of` in an identity
+CODE = "reward code"  # the key of `code_of` in an identity; also of an estimator and a loss
 SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm", "reference"),
     *("context_size", "min_context_size", "drop_overlap", "max_prompt_length", "turn_separator", "system_prompt"),
     *("max_new_tokens", "temperature", "top_k", "top_p", "stop_token_ids"),
-    *("use_lora", "lora_r", "lora_alpha", "lora_target_modules"),
+    *("use_lora", "load_in_4bit", "lora_r", "lora_alpha", "lora_target_modules"),
 )
 NETWORK_KEYS = ("model_class", "critic_class")
 # compared by the resulting numbers
@@ -74,11 +74,12 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
 
 
 def _makers(config: Config, reward: BaseReward) -> list[Any]:
-    """The classes and functions that score: those of the reward and its parts, of the YAML, and of the environment."""
+    """The classes and functions that score, of reward, parts, YAML and environment, and those of the estimator and the loss."""
     inside = [one.function if isinstance(one, FunctionReward) else type(one) for one in walk(reward)]
     named = [RewardFactory.find(node["id"]) for _, node in reward_nodes(config.reward_class.model_dump())]
     environment = config.environment and EnvironmentFactory.find(config.environment.id)
-    return [one for one in (*inside, *named, environment) if one is not None]
+    formulas = AdvantageFactory.find(config.advantage_estimator), LossFactory.find(config.policy_loss)
+    return [one for one in (*inside, *named, environment, *formulas) if one is not None]
 
 
 def essential(args: Any) -> Any:
@@ -119,13 +120,17 @@ def refuse_another_run(now: dict[str, Any], then: Any, source: Path) -> None:
 
 
 def refuse_changed_reward(now: dict[str, Any], then: dict[str, Any], source: Path, allowed: bool) -> None:
-    """Raises UserError when the code of the reward is not that of the checkpoint in `source`, unless that is `allowed`."""
+    """Raises UserError when the code of reward, estimator or loss is not that of the checkpoint, unless that is `allowed`."""
     if CODE not in then:
         if now[CODE]:
-            text = "%s: does not record the code of the reward (%s), so a change since then is not noticed"
+            text = (
+                "%s: does not record the code of the reward, the estimator or the loss (%s), so a change is not noticed"
+            )
             logger.info(text, source, ", ".join(now[CODE]))
     elif changed := changed_code(now[CODE], then[CODE]):
-        what = f"{source}: the code of the reward has changed since then: {', '.join(changed)}"
+        what = (
+            f"{source}: the code of the reward, the estimator or the loss has changed since then: {', '.join(changed)}"
+        )
         if not allowed:
             remedy = f"go on with the changed one: --allow_changed_reward true; or begin a new run: {_new_run(source)}"
             raise UserError(f"{what}; restore it, or {remedy}")

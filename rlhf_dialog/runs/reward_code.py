@@ -1,4 +1,4 @@
-"""The user's code behind a reward: a hash of each source file, which a resumed run compares.
+"""The user's code behind a reward, an estimator or a loss: a hash of each source file, which a resumed run compares.
 
 Comments, docstrings, formatting and the version of Python do not count. Neither do the files of this package, of Python and of
 installed packages, unless the reward itself is in such a package.
@@ -37,7 +37,7 @@ def code_of(makers: Iterable[Any], named: Iterable[Path] = ()) -> dict[str, str]
         trees = {name: tree for name in _names_of_files(one, packages) if (tree := _parse(name)) is not None}
         if not trees:
             what = "its source cannot be read, so a resume does not notice when it has changed"
-            logger.warning("reward %s: %s", one.__name__, what)
+            logger.warning("%s: %s", one.__name__, what)
         functions = [node for tree in trees.values() for node in ast.walk(tree) if _is_function(node, one)]
         typed = [tree for name, tree in trees.items() if not Path(name).is_file()]
         if nodes := functions or typed:

@@ -26,7 +26,9 @@ from tests.parts.yaml_files import settings
 GIB, MIB = 2**30, 2**20
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 LLAMA_8B = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
-BILLION = Sizes(10**9, trunk=9 * 10**8, widths=160_000, layers=10, hidden=1000, cache=4000, vocab=10_000, is_half=True)
+BILLION = Sizes(
+    10**9, 9 * 10**8, 160_000, layers=10, hidden=1000, cache=4000, vocab=10_000, linear=8 * 10**8, is_half=True
+)
 FEW = {  # 8 responses in two microbatches
     **{"rollout_batch_size": 8, "num_mini_batch": 1, "per_device_microbatch_size": 4, "use_share_model": True},
     **{"max_prompt_length": 90, "max_new_tokens": 10},
@@ -40,6 +42,7 @@ def test_published_counts():
     assert (gpt.parameters, gpt.trunk, gpt.cache, gpt.is_half) == (124_439_808, 124_439_808, 2 * 12 * 768, False)
     assert (llama.parameters, llama.trunk) == (8_030_261_248, 8_030_261_248 - 128256 * 4096)
     assert (llama.cache, llama.is_half) == (2 * 32 * 8 * 128, True)
+    assert gpt.linear == 12 * 12 * 768**2  # a layer's matrices: 3 + 1 + 4 + 4 times its width squared
     assert gpt.widths == 12 * 16 * 768  # 16 numbers for each hidden one
     assert 16 * gpt.widths == 2_359_296  # what peft prints for r=16 and all linear layers
 
@@ -58,6 +61,10 @@ ADAPTER = 16 * 160_000
         ({"reference": False, "kl_coef": 0}, WEIGHTS - 4 * 10**9 + 12 * 10**9 + KEPT + LOGITS),
         ({"use_share_model": False}, WEIGHTS + 12 * 10**9 + 16 * 9 * 10**8 + 2 * KEPT + LOGITS),
         ({"use_lora": True}, 4 * 10**9 + 16 * ADAPTER + KEPT + LOGITS),
+        (
+            {"use_lora": True, "load_in_4bit": True},  # the embeddings and norms in fp32; QLoRA's paper: 4.127 bits
+            4 * 2 * 10**8 + 412_700_000 + 16 * ADAPTER + KEPT + LOGITS,
+        ),
         ({"use_lora": True, "ref_model": "other"}, WEIGHTS + 16 * ADAPTER + KEPT + LOGITS),
         (
             {"activation_checkpointing": True},
@@ -148,8 +155,10 @@ def test_sharded_weights_have_no_forecast(folder, keys):
 
 def test_only_what_can_help_is_named():
     everything = {"use_share_model": True, "per_device_microbatch_size": 1, "activation_checkpointing": True}
-    least = settings(**everything, use_lora=True, max_prompt_length=64)
+    least = settings(**everything, use_lora=True, load_in_4bit=True, max_prompt_length=64)
     assert remedies(least) == ["max_prompt_length: 32", "a smaller model"]
+    assert remedies(settings(**everything, use_lora=True))[0] == "load_in_4bit: true"
+    assert "load_in_4bit: true" not in remedies(settings(use_lora=True, use_fsdp=True))
     assert [x.partition(":")[0] for x in remedies(settings())][:4] == [*everything, "use_lora"]
     assert "use_share_model: true" not in remedies(settings(advantage_estimator="rloo"))
     assert "use_lora: true" not in remedies(settings(use_deepspeed=True, deepspeed_config="zero1.json"))

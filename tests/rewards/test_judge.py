@@ -126,6 +126,22 @@ def token(text, **others):
     return {"token": text, "logprob": -0.1, "top_logprobs": top or [{"token": text, "logprob": 0.0}]}
 
 
+@pytest.mark.parametrize("known", [{"10"}, set(), {"9", "11", "12"}])
+def test_a_scale_whose_numbers_are_not_one_token_each_is_refused_at_the_start(known):
+    """Some tokenizers have 10 as one token, and some as 1 and 0; the tokens that a server sends for its number tell."""
+    likely = dict.fromkeys(["1", "0", "8", *known], 0.2)
+    tokens = [token("Score: "), token("8", **likely), token(".")]
+    with serving(lambda *_: said("Score: 8.", logprobs={"content": tokens})) as server:
+        reward = judge(server, score_by="expectation", scale=[0, 10])
+        if known == {"10"}:
+            begin_scoring(reward, "rollout", 1)
+            assert reward(replies("a")) == [pytest.approx((1 + 8 + 10) / 4)]  # 0, 1, 8 and 10, alike
+            return
+        for _ in range(2):  # what was refused is not kept
+            with pytest.raises(UserError, match=r"scale: .*no single token for 10; .*within 0 and 9"):
+                begin_scoring(reward, "rollout", 1)
+
+
 def test_the_expectation_is_over_the_numbers_token():
     probabilities = {" 4": 0.4, "2": 0.2, "4": 0.1, "9": 0.2, "Four": 0.1}
     tokens = [
@@ -317,8 +333,8 @@ def test_a_ranking_judge_is_no_judge_of_single_replies(tmp_path):
         ({"model": 3}, "must be a text"),
         ({"scale": [5, 1]}, "lowest and the highest"),
         ({"scale": 5}, "lowest and the highest"),
-        ({"scale": [1, 10], "score_by": "expectation"}, "0 to 9"),
-        ({"scale": [0, 0.5], "score_by": "expectation"}, "0 to 9"),
+        ({"scale": [0, 20], "score_by": "expectation"}, "at most 20 whole numbers"),
+        ({"scale": [0, 0.5], "score_by": "expectation"}, "whole numbers"),
         ({"mode": "best"}, "score, rank"),
         ({"score_by": "mean"}, "answer, expectation"),
         ({"num_workers": 0}, "at least 1"),

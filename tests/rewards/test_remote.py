@@ -6,7 +6,6 @@ import re
 import socket
 import threading
 import time
-from concurrent.futures import Future
 from http.server import ThreadingHTTPServer
 
 import pytest
@@ -15,7 +14,6 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.http_client import Client, RequestFailed
 from rlhf_dialog.rewards import RemoteReward, RewardError, Scorer
-from rlhf_dialog.rewards import remote as remote_module
 from rlhf_dialog.rewards.remote import MAX_ANSWER, as_json
 from tests.parts.processes import ROOT
 from tests.parts.servers import serving
@@ -172,32 +170,6 @@ def test_stop_asks_no_further_after_the_first_batch_without_an_answer(num_worker
         with pytest.raises(RewardError):
             remote(server, batch_size=1, num_workers=num_workers)(DIALOGUES)
         assert len(server.requests) <= num_workers
-
-
-def test_no_batch_begins_after_an_error_though_nobody_has_read_it_yet(monkeypatch):
-    class LateReader:
-        """A pool whose caller reads the first result when all batches have had their turn."""
-
-        def __init__(self, num_workers):
-            pass
-
-        def map(self, work, batches):
-            futures = [Future() for _ in batches]
-            for future, batch in zip(futures, batches, strict=True):
-                try:
-                    future.set_result(work(batch))
-                except RewardError as error:
-                    future.set_exception(error)
-            return (future.result() for future in futures)
-
-        def shutdown(self, **_):
-            pass
-
-    monkeypatch.setattr(remote_module, "ThreadPoolExecutor", LateReader)
-    with serving(says(400, "")) as server:
-        with pytest.raises(RewardError):
-            remote(server, batch_size=1, num_workers=2)(DIALOGUES)
-        assert len(server.requests) == 1
 
 
 def test_secrets_come_from_the_environment_and_are_never_said(monkeypatch, caplog):

@@ -2,18 +2,21 @@
 
 import json
 import shutil
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
 
+from rlhf_dialog.config.registry import AdvantageFactory, LossFactory
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import checkpointing, identity, verification
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_beginning
 from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.services.base import PPORun, Service
+from tests.parts.processes import load_file
 from tests.parts.ranks import in_ranks
 from tests.parts.trainers import make_trainer, parameters, settings
 
@@ -156,6 +159,27 @@ def test_a_run_does_not_go_on_with_a_changed_reward_unless_it_is_told_to(tmp_pat
     assert "tests/parts/trainers.py" in warning
     with pytest.raises(UserError, match="has changed"):  # the new code is what the next resume compares with
         resumed(names)
+
+
+@pytest.mark.parametrize(("registry", "key"), [(AdvantageFactory, "advantage_estimator"), (LossFactory, "policy_loss")])
+def test_a_run_does_not_go_on_with_a_changed_estimator_or_loss_of_the_users(tmp_path, monkeypatch, registry, key):
+    for table in ("classes", "formulas"):
+        monkeypatch.setitem(getattr(registry, table), "mine", None)  # what is registered goes when the test ends
+
+    def begin(text, start):
+        file = tmp_path / "my_formula.py"
+        file.write_text(text, encoding="utf-8")
+        registry.register("mine", load_file(file, "my_formula").mine)
+        state = state_in(tmp_path, **{key: "mine"})
+        state.begin(start)
+        state.save()
+
+    text = "SCALE = 2\n\ndef mine(*given):\n    return SCALE\n"
+    monkeypatch.setitem(sys.modules, "my_formula", None)
+    begin(text, Start())
+    begin(f"# the same\n{text}", Start(resume=True))
+    with pytest.raises(UserError, match=r"changed since then: my_formula\.py; .*--allow_changed_reward"):
+        begin(text.replace("2", "3"), Start(resume=True))
 
 
 def identity_code(folder) -> dict[str, str]:

@@ -17,12 +17,15 @@ KINDS = {
         *LORA[:-1],
         *shlex.split("false --lora_target_modules [c_attn] --activation_checkpointing"),
     ],
+    "lora, 4 bits, fewer targets": [*LORA, *shlex.split("--load_in_4bit --lora_target_modules [c_attn]")],
     "lora, fp16": [*LORA, "--use_amp", "--amp_dtype", "fp16"],
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_and_its_resume_bit_for_bit(run, world, tmp_path, kind):
+    if "4 bits" in kind:
+        pytest.importorskip("bitsandbytes")
     words = [*KINDS[kind], "--save_interval", "1"]
     assert run(*words, "--experiment_name", "whole", "--keep_checkpoints", "3") == 0
     whole, part = tmp_path / "run_results/whole", tmp_path / "run_results/part"
