@@ -199,7 +199,7 @@ class RequestFilter:
             raise HTTPException(
                 403, f"this page answers to the names {names} alone; start it with --allow_host NAME to add another one"
             )
-        is_trade = path == INVITE and request.method == "POST" and self.trade is not None
+        is_trade = path == INVITE and self.trade is not None
         if not OPEN_PATHS.fullmatch(path) and not is_trade:
             raise HTTPException(404, "this page does not have that")
         is_link = request.method == "GET" and path == "/"  # to this page
