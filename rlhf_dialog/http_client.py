@@ -30,7 +30,8 @@ RETRIED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)  # and ever
 class RequestFailed(Exception):
     """Why there is no answer, without words of the server; `again`: whether another request may get one.
 
-    `status` of a refusal, and `body`: what the server sent with it, at most CHUNK bytes. `tried`: how often it was asked, in words.
+    `status` of a refusal, and `body`: what the server sent with it, at most CHUNK bytes. `tried`: how often the server was
+    asked, in words.
     """
 
     tried = "once"

@@ -118,7 +118,13 @@ class People:
             )
         with self._changing() as records:
             now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            new: dict[str, Any] = {"role": "user", "person": secrets.token_hex(16), "keys": [], "created": now, "revoked": None}
+            new: dict[str, Any] = {
+                "role": "user",
+                "person": secrets.token_hex(16),
+                "keys": [],
+                "created": now,
+                "revoked": None,
+            }
             record = records.setdefault(name, new)
             record |= {"role": role or record["role"], kind: [*record.get(kind, []), _digest(secret)]}
             record |= {"revoked": None} if kind == "keys" else {}

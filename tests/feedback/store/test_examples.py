@@ -230,31 +230,6 @@ def test_what_is_new_is_not_shown_of_examples_without_it():
     assert repr(one._replace(after_copies=True)).endswith(", owner=None, after_copies=True)")
 
 
-@pytest.mark.parametrize(
-    ("back", "said"),
-    [
-        (("p", "edit", 0, None), "B"),  # the choice is left
-        (("p", "choice", 1, None), "A2"),
-        (("p", "choice", 1, 0), "A2"),
-        (("p", "choice", 1, 2), "B"),  # another choice than the one that was made
-        (("q", "choice", 1, None), "B"),  # another person's
-        (("p", "thumb", 1, None), "B"),
-    ],
-)
-def test_what_was_taken_back_before_an_answer_is_not_in_its_prompt(store, back, said):
-    person, kind, turn, other = back
-    dialogue, turns = talk(store, answers=("A", "B", "C"))
-    store.add_feedback(dialogue, "p", Rating("edit", turn=turns[0], text="A2"))
-    store.add_feedback(dialogue, "p", Rating("choice", turn=turns[1], other=turns[0]))
-    store.add_feedback(
-        dialogue, person, Rating("withdrawn", turns[turn], text=kind, other=None if other is None else turns[other])
-    )
-    store.add_turn(dialogue, 2, "user", "And then ?")
-    last = store.add_turn(dialogue, 3, "agent", "Left .")
-    store.add_feedback(dialogue, "p", Rating("thumb", turn=last, value=1))
-    assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", said, "And then ?")
-
-
 def test_what_is_forgotten_while_it_is_read_is_read_whole(store, monkeypatch):
     monkeypatch.setattr("rlhf_dialog.feedback.store.schema.BUSY_TIMEOUT", 0.01)
     dialogue, (turn,) = talk(store)
