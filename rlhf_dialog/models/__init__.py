@@ -28,5 +28,7 @@
 - **LoRA** (`lora`): the reference is the policy without its adapter. A separate critic is a second adapter and a head.
   Every linear layer of the trunk gets an adapter, but never the output embedding. `merged_state` merges while it writes `agent/`:
   adding to the model and subtracting again would change bits.
+- **A base in 4 bits** (`quantized`) is made by transformers while it loads, and then looks like any other model to the library:
+  what reads its weights (fingerprint, merging, the check for NaN) dequantizes one layer at a time.
 - **A folder is data** (`pretrained`, docs/SECURITY.md): while transformers loads one, a guard replaces `torch.load`.
 """

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -210,6 +211,23 @@ def test_the_judges_are_the_runs_reward_unless_an_option_names_others(classifier
     wanted |= {"truncation_penalty": 0, "context_size": 5, "min_context_size": 1, "judge": None, "judges": []}
     assert {key: settings[key] for key in wanted} == wanted
     assert "draws" not in settings
+
+
+def test_the_modules_of_the_options_are_run_before_a_reply_is_drawn_each_once(tmp_path, monkeypatch):
+    loaded = []
+    features = {"predictions": None}
+    fake = SimpleNamespace(
+        load=lambda source, keep_in_memory: loaded.append(source) or SimpleNamespace(features=features)
+    )
+    monkeypatch.setitem(sys.modules, "evaluate", fake)
+    task = task_of(tmp_path / "length", {"id": "LengthMatch"})
+    options = options_with(metric=("some/one", "two", "some/one"), trust_remote_code=True)
+    judges = evaluate.build_judges(options, task)
+    assert loaded == [module.source for module in judges.modules] == ["some/one", "two"]
+    assert evaluate.record_settings(options, task, Sampling(3), judges, PROMPTS)["metrics"] == [*options.metric]
+    assert "metrics" not in evaluate.record_settings(options_with(), task, Sampling(3), judges, PROMPTS)
+    with pytest.raises(UserError, match="name of the Hub"):
+        evaluate.build_judges(options_with(metric=("some/one",)), task)
 
 
 PROMPTS = [Dialogue(["a"], reference="b", meta={"dialogue": i // 2, "index": i}) for i in range(3)]

@@ -1,6 +1,7 @@
 """Modules of the `evaluate` library: what runs only if it is trusted, and how their results become metrics."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -80,6 +81,89 @@ def test_a_number_without_an_interval_is_shown_alone():
     assert cell(finite({"mean": 0.25, "low": float("nan"), "high": float("nan")}), form) == "0.250"
     assert cell({"mean": 0.25, "low": 0.2, "high": 0.3}, form) == "0.250 [0.200, 0.300]"
     assert cell({"mean": None, "low": None, "high": None}, form) == "-"
+
+
+class Value:
+    """As a column of texts is named by `datasets`."""
+
+
+class Sequence:
+    """As a column of lists."""
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """`modules[source] = (features, compute)`: what the library, which takes seconds to import, would load."""
+    found = {}
+
+    def load(source, keep_in_memory):
+        features, compute = found[source]
+        return SimpleNamespace(features=features, compute=compute)
+
+    monkeypatch.setitem(sys.modules, "evaluate", SimpleNamespace(load=load))
+    return found
+
+
+def trusted(word):
+    return EvaluateModule(word, True, "--metric")
+
+
+def test_what_a_module_is_given(modules):
+    """Its columns alone; references as texts or as lists, as it says, also where it takes both."""
+    given = []
+
+    def compute(**columns):
+        given.append(columns)
+        return {"x": 1.0}
+
+    alone = [Dialogue(["Who ?"], "I .", "Ada .")]  # it has one reference, and no list of them
+    text, texts, several = ({"predictions": Value(), "references": one()} for one in (Value, Sequence, Sequence))
+    for name, features, some, wanted in (
+        ("data", {"data": Value()}, dialogues("a", "b"), {"data": ["a", "b"]}),
+        ("sources", {"sources": Value()}, alone, {"sources": ["Who ?"]}),
+        ("text", text, dialogues("a"), {"predictions": ["a"], "references": ["true 0"]}),
+        ("texts", texts, dialogues("a"), {"predictions": ["a"], "references": [["true 0", "or so"]]}),
+        ("one", texts, alone, {"predictions": ["I ."], "references": [["Ada ."]]}),
+        ("both", [text, several], dialogues("a"), {"predictions": ["a"], "references": [["true 0", "or so"]]}),
+    ):
+        modules[name] = (features, compute)
+        assert trusted(name).compute(some) == {name: 1.0}
+        assert given.pop() == wanted, name
+    assert trusted("text").compute([*alone, Dialogue(["Who ?"], "no reference")]) == {}
+    assert given == []
+    modules["pictures"] = ({"images": Value(), "predictions": Value()}, compute)
+    with pytest.raises(UserError, match=r"'pictures': needs the columns images; replies have predictions, data"):
+        trusted("pictures").load()
+
+
+def test_which_results_are_columns_and_which_are_scalars(modules):
+    results = {
+        "each": np.array([1, 2]),
+        "mean": np.float32(1.5),
+        "whole": 3,
+        "three": [1, 2, 3],
+        "text": "x",
+        "no": None,
+    }
+    modules["m"] = ({"predictions": Value()}, lambda predictions: results)
+    module = trusted("m")
+    assert module.compute(dialogues("a", "b")) == {"m/each": [1.0, 2.0], "m/mean": 1.5, "m/whole": 3.0}
+    assert (module.names, module.scalars) == (["m/each", "m/mean", "m/whole"], {"m/mean", "m/whole"})
+    assert trusted("m:mean").compute(dialogues("a", "b")) == {"m/mean": 1.5}
+    with pytest.raises(UserError, match=r"'m:three': has no number 'three'; it has each, mean, whole"):
+        trusted("m:three").compute(dialogues("a", "b"))
+    without_reference = [Dialogue(["Hi ."], "a"), Dialogue(["Hi ."], "b")]  # for which no other library is imported
+    measured = measure(Replies(without_reference, [1] * 2), Judges(modules=[module]))
+    assert measured.per_prompt["m/each"].tolist() == [1, 2]
+    assert measured.scalars == {"m/mean": 1.5, "m/whole": 3.0}
+
+
+def test_the_metrics_of_a_rollout_are_means(modules):
+    modules["m"] = ({"predictions": Value()}, lambda predictions: {"each": [1.0, 4.0], "whole": 0.5})
+    modules["n"] = ({"predictions": Value()}, lambda predictions: {"n": [2.0, 4.0]})
+    info = VecInfoFactory.create("EvaluateInfo", {"modules": ["m", "n"], "trust_remote_code": True})
+    expected = {"metric/m/each": 2.5, "metric/m/whole": 0.5, "metric/n": 3.0}
+    assert info(SimpleNamespace(dialogues=dialogues("a", "b"))) == expected
 
 
 library = pytest.mark.slow  # it takes seconds to import

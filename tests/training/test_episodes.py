@@ -246,6 +246,36 @@ def test_replies_of_a_long_dialogue_have_the_numbers_of_the_contexts_that_were_s
         torch.testing.assert_close(getattr(found, name), forced, rtol=0, atol=1e-9)
 
 
+def test_the_ratio_of_a_sequence_is_that_of_a_whole_reply_in_segments_too():
+    """GSPO-token, eq. 14, in loops over the replies of whole dialogues; the update reads these in segments."""
+    _, rollout = rolled({}, longest=20)
+    found, split = rollout.in_segments(), rollout.segments.split
+    assert len(found) > len(rollout)
+    torch.manual_seed(0)
+    mask, old = rollout.response_mask, rollout.logprobs
+    new = (old + 0.3 * torch.randn_like(old)).requires_grad_()
+    advantages, low, high = torch.randn_like(old), 0.05, 0.1
+    clip = ppo.Clip(low, high, None, by_sequence=True)
+    inputs = [split(x) for x in (new, old, torch.full_like(old, torch.nan), advantages, torch.ones_like(old))]
+    loss, sums = ppo.clip_loss(ppo.LossInputs(*inputs, found.response_mask, rollout.num_tokens, clip))
+    loss.backward()
+    total, clipped, slope, count = 0.0, 0, torch.zeros_like(old), 0
+    for b, t in (mask & ~torch.cat([mask.new_zeros(len(mask), 1), mask[:, :-1]], dim=1)).nonzero().tolist():
+        end = next((i for i in range(t, mask.shape[1]) if not mask[b, i]), mask.shape[1])
+        ratio = (new[b, t:end] - old[b, t:end]).mean().exp().item()
+        count += 1
+        for i in range(t, end):
+            a = advantages[b, i].item()
+            surrogate = min(ratio * a, min(max(ratio, 1 - low), 1 + high) * a)
+            total, clipped = total - surrogate, clipped + (surrogate != ratio * a)
+            slope[b, i] = -ratio * a * (surrogate == ratio * a)
+    assert count == 8  # replies, of 4 dialogues
+    assert 0 < clipped < rollout.num_tokens
+    assert loss.item() == pytest.approx(total / rollout.num_tokens, abs=1e-9)
+    assert sums["clip_fraction"].item() == pytest.approx(clipped / rollout.num_tokens)
+    torch.testing.assert_close(new.grad, slope / rollout.num_tokens)
+
+
 def test_the_value_head_of_the_policy_along_an_episode():
     models, encoder = world()
     models.policy.double()
