@@ -17,7 +17,7 @@ from rlhf_dialog.models.part_sizes import GENERATION, UPDATE, PartSizes
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.scoring import Scores
 from rlhf_dialog.training.episodes import Episodes
-from rlhf_dialog.training.rollout import Clock, Rollout, new_rollout
+from rlhf_dialog.training.rollout import Clock, Rollout, new_collected
 from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import Microbatch
 
@@ -122,6 +122,6 @@ def longest_rollout(trainer: PPOTrainer, rows: int) -> Rollout:
         packed = tokens.pack()
         columns["ref_features"] = packed.scatter(reference.features(packed)[0])
     episodes = Episodes([], Responses(tokens, torch.ones(rows, dtype=torch.bool)))
-    rollout = new_rollout(episodes, columns, Scores([], {}), torch.zeros(rows), Clock(prompts.device))
-    rollout.advantages = rollout.targets = rollout.loss_weights = zeros
-    return rollout
+    collected = new_collected(episodes, columns, Scores([], {}), torch.zeros(rows), Clock(prompts.device))
+    credit: dict[str, Any] = dict.fromkeys(("rewards", "advantages", "returns", "targets", "loss_weights"), zeros)
+    return Rollout(**vars(collected), **credit)

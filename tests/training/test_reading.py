@@ -22,6 +22,7 @@ from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.trainer import RolloutEngine
 from rlhf_dialog.training.update import Microbatch
 from tests.parts.ranks import in_ranks
+from tests.parts.rollouts import with_credit
 from tests.parts.steps import distance, one_step, sgd_learner
 from tests.parts.text_environments import Letters
 from tests.parts.tiny import byte_tokenizer
@@ -225,11 +226,12 @@ def test_the_weights_are_those_of_each_tokens_policy_loss_alone():
     cap, (trainer, _) = 1.1, with_engine(make_trainer(double=True, **WEIGHTED), 0.5, 1.1)
     trainer.rollout_engine = replace(trainer.rollout_engine, cap=cap)
     trainer.noise = checks.Noise(mean=1.0, largest=1.0)
-    rollout, _ = trainer.check(collect_next(trainer))
-    mask, sizes = rollout.response_mask, torch.arange(rollout.logprobs.numel()).view_as(rollout.logprobs).double()
-    rollout.advantages, rollout.targets = (sizes * 7).sin() + 0.1, sizes.cos()
-    rollout.loss_weights = torch.ones_like(sizes)
-    new, rollout.logprobs = rollout.logprobs, rollout.logprobs + 0.9 * (3 * sizes).cos()
+    collected = trainer.check(collect_next(trainer))
+    new = collected.logprobs
+    sizes = torch.arange(new.numel()).view_as(new).double()
+    collected = replace(collected, logprobs=new + 0.9 * (3 * sizes).cos())
+    rollout = with_credit(collected, advantages=(sizes * 7).sin() + 0.1, targets=sizes.cos())
+    mask = rollout.response_mask
     weights = [min(math.exp(x), cap) for x in (new - rollout.sampled_logprobs)[mask].tolist()]
     torch.testing.assert_close(rollout.engine_weights[mask], torch.tensor(weights).double(), rtol=1e-6, atol=0)
     assert 0 < sum(weight == cap for weight in weights) < len(weights)
@@ -330,7 +332,7 @@ def test_the_gain_is_that_of_the_engine_which_answered(group_size):
 
 def test_the_mismatch_by_loops():
     trainer, _ = with_engine(make_trainer(), 0.3)
-    rollout, _ = trainer.check(collect_next(trainer))
+    rollout = trainer.check(collect_next(trainer))
     columns = (rollout.logprobs, rollout.sampled_logprobs, rollout.entropy)
     tokens = list(zip(*(x[rollout.response_mask].tolist() for x in columns), strict=True))
     gaps = [abs(ours - theirs) for ours, theirs, _ in tokens]
@@ -422,7 +424,7 @@ def test_two_ranks_make_the_weighted_step_of_one(rows):
 def test_weights_go_with_the_episodes_that_have_a_score():
     trainer, _ = with_engine(make_trainer(Holes({1}, math.nan), on_reward_error="skip"), 0.3)
     rollout = collect_next(trainer)
-    kept, _ = trainer.check(rollout)
+    kept = trainer.check(rollout)
     rows = [0, 2, 3, 4, 5]
     assert torch.equal(kept.sampled_logprobs, rollout.sampled_logprobs[rows])
     expected = (rollout.logprobs - rollout.sampled_logprobs)[rows].exp().clamp(max=2.0)
