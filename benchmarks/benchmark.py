@@ -203,11 +203,11 @@ def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
     """
     trainer = WorkloadAgent(config).build()
     check_device(trainer)
-    trainer.speaker.stop.end_ids = [-1]
-    trainer.speaker.encoder = workload.WholeTexts(
+    trainer.responder.stop.end_ids = [-1]
+    trainer.responder.encoder = workload.WholeTexts(
         trainer.models.tokenizer, config.turn_separator, config.max_prompt_length
     )
-    encoded = [trainer.speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]  # type: ignore[union-attr]
+    encoded = [trainer.responder.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]  # type: ignore[union-attr]
     if encoded != inputs.expected_ids():
         raise UserError(
             "the prompts read by the trainer have other token ids than those of the workload; check --w_data and --set"

@@ -213,7 +213,7 @@ class GrowingReply:
 
 @torch.no_grad()
 def stream(
-    speaker: Responder,
+    responder: Responder,
     turns: Sequence[Sequence[str]],
     show: Callable[[list[GrowingReply]], bool],
     uniform: Tensor,
@@ -223,7 +223,7 @@ def stream(
     The rows share one generation, and the replies are those that `Responder.reply` would give. `uniform` (B, T) are their
     `random_numbers`. Raises RunStopped when the policy's predictions are not finite.
     """
-    encoder, prompts = speaker.encoder, speaker.encode(turns)
+    encoder, prompts = responder.encoder, responder.encode(turns)
     buffer = ResponseBuffer(uniform.shape, prompts.pad_id, prompts.device)
     replies = [GrowingReply() for _ in turns]
 
@@ -244,7 +244,7 @@ def stream(
             replies[row] = GrowingReply(text, all_ids, (*reply.logprobs, *new_logprobs), ended, ended and goes_on)
         return show(list(replies))
 
-    write_tokens(buffer, speaker, prompts, uniform.to(prompts.device), show_new)
+    write_tokens(buffer, responder, prompts, uniform.to(prompts.device), show_new)
 
 
 def certain(text: str, encoder: TurnEncoder) -> str:

@@ -250,7 +250,7 @@ def join_tokens(batches: Sequence[TokenBatch]) -> TokenBatch:
 
 def collect_rollout(
     inputs: EpisodeInputs,
-    speaker: Responder,
+    responder: Responder,
     scorer: Scorer,
     models: Models,
     keep_features: bool = False,
@@ -265,12 +265,12 @@ def collect_rollout(
     clock = clock or Clock(models.policy.lm.device)
     with clock.measure("rollout"):
         with clock.measure("generation"):
-            episodes = run_episodes(inputs, speaker)
+            episodes = run_episodes(inputs, responder)
         scoring = scorer.begin(episodes.dialogues)
-        speaker.limits.tell("reference model")
+        responder.limits.tell("reference model")
         with clock.measure("reference"):
-            columns = predict_columns(models, speaker, episodes, keep_features)
-    speaker.limits.tell("reward")
+            columns = predict_columns(models, responder, episodes, keep_features)
+    responder.limits.tell("reward")
     with clock.measure("reward"):
         reward_scores = scoring()
         totals = np.array(reward_scores.total, dtype=np.float64)
@@ -291,7 +291,7 @@ def external_rollout(
     dialogues: list[Dialogue],
     tokens: TokenBatch,
     scores: Sequence[float],
-    speaker: Responder,
+    responder: Responder,
     models: Models,
     keep_features: bool,
 ) -> Collected:
@@ -300,7 +300,7 @@ def external_rollout(
     totals = [float(score) for score in scores]
     episodes = Episodes(dialogues, Responses(tokens, torch.tensor([d.truncated for d in dialogues])))
     with clock.measure("rollout"), clock.measure("reference"):
-        columns = predict_columns(models, speaker, episodes, keep_features)
+        columns = predict_columns(models, responder, episodes, keep_features)
     with clock.measure("reward"):
         precision = torch.promote_types(torch.get_default_dtype(), columns["logprobs"].dtype)
         given = torch.tensor(totals, dtype=precision)

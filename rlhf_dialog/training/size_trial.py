@@ -76,10 +76,10 @@ def largest_that_fits(phase: str, compute: Callable[[int, PartSizes], Any], most
 
 def sample(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
     """Read the longest prompts side by side, with room for the longest responses, and write one token for each."""
-    speaker, tokens = trainer.speaker, longest_prompts(trainer, rows)
-    limits = replace(speaker.limits, rows_at_once=rows, look_every=1, sizes=sizes)
+    responder, tokens = trainer.responder, longest_prompts(trainer, rows)
+    limits = replace(responder.limits, rows_at_once=rows, look_every=1, sizes=sizes)
     uniform = torch.zeros(rows, trainer.config.max_new_tokens, dtype=torch.float64, device=tokens.device)
-    replace(speaker, stop=ENDING, limits=limits).generate(tokens, uniform)
+    replace(responder, stop=ENDING, limits=limits).generate(tokens, uniform)
 
 
 def add_gradients(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
@@ -101,9 +101,9 @@ def _add_two(trainer: PPOTrainer, rows: int) -> None:
 
 def longest_prompts(trainer: PPOTrainer, rows: int) -> TokenBatch:
     """Prompts of `max_prompt_length`, as many of each as a rollout has."""
-    config, encoder = trainer.config, trainer.speaker.encoder
+    config, encoder = trainer.config, trainer.responder.encoder
     groups = torch.arange(rows) // config.num_responses_per_prompt
-    return trainer.speaker.batch([[encoder.pad_id] * config.max_prompt_length] * rows, groups)
+    return trainer.responder.batch([[encoder.pad_id] * config.max_prompt_length] * rows, groups)
 
 
 @torch.no_grad()
@@ -112,7 +112,7 @@ def longest_rollout(trainer: PPOTrainer, rows: int) -> Rollout:
     config, prompts = trainer.config, longest_prompts(trainer, rows)
     ids = torch.full((rows, config.max_new_tokens), prompts.pad_id, device=prompts.device)
     support = None
-    if trainer.speaker.sampling.filtered:
+    if trainer.responder.sampling.filtered:
         kept = min(config.top_k or NUCLEUS, num_logits(trainer.models.policy.lm))
         support = torch.arange(kept, device=prompts.device).expand(*ids.shape, kept)
     tokens = prompts.with_responses(ids, torch.ones(ids.shape, dtype=torch.bool), support)

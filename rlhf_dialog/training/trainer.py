@@ -53,13 +53,13 @@ NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # 
 
 @dataclass(frozen=True)
 class RolloutEngine:
-    """Another program that writes the responses of training, by `speaker`.
+    """Another program that writes the responses of training, by `responder`.
 
     Before each rollout all ranks call `sync` with the number of iterations so far, which tells the weights of the policy from
     earlier ones. `cap`: the largest of `engine_weights`.
     """
 
-    speaker: Responder
+    responder: Responder
     sync: Callable[[int], None]
     cap: float
 
@@ -86,7 +86,7 @@ class PPOTrainer:
         self.world = world or World()
         self.plan = batch_plan(config, self.world.size)
         self.sizes = PartSizes()  # of all phases, smaller than asked where memory has run out
-        self.speaker = Responder(  # samples here; chats, validation and guard never ask the engine
+        self.responder = Responder(  # samples here; chats, validation and guard never ask the engine
             models.policy,
             prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt),
             Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p),
@@ -143,11 +143,11 @@ class PPOTrainer:
         with self.world.fail_together(), self.around_reward():
             begin_scoring(self.scorer.reward, "rollout", self.iteration + 1)
         clock = Clock(self.models.policy.lm.device)
-        speaker = self.begin_rollout(clock)
+        responder = self.begin_rollout(clock)
         with self.world.fail_together(), self.placement.rollout():
             if not episodes.environments:
                 return None
-            return self.check(collect_rollout(episodes, speaker, self.scorer, self.models, self.keep_features, clock))
+            return self.check(collect_rollout(episodes, responder, self.scorer, self.models, self.keep_features, clock))
 
     def resample(self, collected: Collected) -> Collected:
         """What was collected, with groups of the next prompts in place of those whose episodes were all paid the same.
@@ -190,12 +190,12 @@ class PPOTrainer:
 
     def begin_rollout(self, clock: Clock) -> Responder:
         """Who writes the responses of training: the policy itself, or the engine, to which the weights are sent now."""
-        limits = replace(self.speaker.limits, tell=self.tell, measure=clock.measure)
+        limits = replace(self.responder.limits, tell=self.tell, measure=clock.measure)
         if self.rollout_engine is None:
-            return replace(self.speaker, limits=limits)
+            return replace(self.responder, limits=limits)
         with clock.measure("rollout"), clock.measure("sync"):
             self.rollout_engine.sync(self.iteration)
-        return replace(self.rollout_engine.speaker, limits=limits)
+        return replace(self.rollout_engine.responder, limits=limits)
 
     def around_reward(self) -> AbstractContextManager[None]:
         """Around each call of the reward: it draws numbers of its own, by seed, rank and iteration, and the run draws its own."""
@@ -263,7 +263,7 @@ class PPOTrainer:
             self.is_measured = True
             if collected.is_sampled:
                 newest = [Dialogue([text], system=x.system) for x in collected.dialogues for text in newest_turns(x)]
-                warn_about_cut(self.speaker.encoder, newest, self.world.gather)
+                warn_about_cut(self.responder.encoder, newest, self.world.gather)
         left, dropped = self.world.sum_numbers([len(collected), collected.num_dropped])
         if not left:
             groups = " or their groups" if self.estimator.needs_groups else ""
@@ -277,7 +277,7 @@ class PPOTrainer:
 
         >>> trainer = PPOAgent.from_config("nlp_ppo.yaml").build()
         >>> prompts = [["Do you have a table for two ?", "Yes . Would you like to sit outside ?"], ["Hello ."]]
-        >>> replies = trainer.speaker.reply([Dialogue(turns) for turns in prompts])
+        >>> replies = trainer.responder.reply([Dialogue(turns) for turns in prompts])
         >>> trainer.step_on(prompts, [reply.ids for reply in replies], scores=[0.5, -1.0])["objective/kl"]
         0.0
 
@@ -291,8 +291,8 @@ class PPOTrainer:
         """
         self.rollout = None
         with self.world.fail_together(), self.placement.rollout():
-            dialogues, tokens = read_episodes(prompts, responses, scores, self.speaker, self.group_size)
-            collected = external_rollout(dialogues, tokens, scores, self.speaker, self.models, self.keep_features)
+            dialogues, tokens = read_episodes(prompts, responses, scores, self.responder, self.group_size)
+            collected = external_rollout(dialogues, tokens, scores, self.responder, self.models, self.keep_features)
             collected = self.check(collected)
         return self.learn_from(collected)
 
@@ -326,7 +326,7 @@ class PPOTrainer:
         """Take the sizes of the configuration."""
         self.plan = batch_plan(self.config, self.world.size)
         rows, microbatch = self.asked_sizes
-        self.speaker.limits = replace(self.speaker.limits, rows_at_once=rows, prompts_at_once=microbatch)
+        self.responder.limits = replace(self.responder.limits, rows_at_once=rows, prompts_at_once=microbatch)
         self.update.microbatch_size = microbatch
 
     @property

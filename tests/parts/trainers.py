@@ -103,8 +103,8 @@ class Holes(BaseReward):
 def collect_next(trainer):
     """What is collected on the next prompts, without an update."""
     scorer, keep_features, clock = trainer.scorer, trainer.keep_features, Clock(trainer.models.policy.lm.device)
-    speaker = trainer.begin_rollout(clock)
-    return collect_rollout(trainer.next_episodes(), speaker, scorer, trainer.models, keep_features, clock)
+    responder = trainer.begin_rollout(clock)
+    return collect_rollout(trainer.next_episodes(), responder, scorer, trainer.models, keep_features, clock)
 
 
 def collect_stored(trainer, collected, rows):

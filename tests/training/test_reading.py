@@ -71,7 +71,7 @@ def test_a_step_on_the_episodes_of_a_step_makes_the_same_step(keys):
 def test_texts_turns_and_ids_are_the_same_episode():
     ended, cut = [*IDS], IDS[:2]
     trainer = make_trainer()
-    encode = trainer.speaker.encoder.encode_prompt
+    encode = trainer.responder.encoder.encode_prompt
     prompts = ["Hi .", ["Hi ."], encode(["Hi ."]), torch.tensor(encode(["Hi ."]))]
     trainer.step_on(prompts, ["a b", ended, torch.tensor(ended), cut], [1.0, 2.0, 3.0, 4.0])
     r = trainer.rollout
@@ -149,10 +149,10 @@ class Engine(Responder):
 
 def with_engine(trainer, size=0.0, cap=2.0):
     """The trainer with an engine whose logits are up to `size` away, and the iterations for which it got the weights."""
-    speaker, pushed = trainer.speaker, []
+    responder, pushed = trainer.responder, []
     bias = size * torch.arange(259.0).sin()
-    parts = {name: getattr(speaker, name) for name in ("policy", "encoder", "stop", "limits", "context_size")}
-    engine = Engine(sampling=replace(speaker.sampling, bias=(bias, bias)), **parts)
+    parts = {name: getattr(responder, name) for name in ("policy", "encoder", "stop", "limits", "context_size")}
+    engine = Engine(sampling=replace(responder.sampling, bias=(bias, bias)), **parts)
     trainer.rollout_engine = RolloutEngine(engine, pushed.append, cap)
     return trainer, pushed
 
@@ -203,11 +203,11 @@ def test_an_engine_with_the_policy_of_the_run_makes_the_steps_of_a_run_without_o
 
 def test_only_the_rollouts_of_training_ask_the_engine(monkeypatch):
     trainer, _ = with_engine(make_trainer())
-    engine = trainer.rollout_engine.speaker
+    engine = trainer.rollout_engine.responder
     monkeypatch.setattr(Engine, "generate", None)
-    assert type(engine.local()) is type(trainer.speaker) is Responder
-    for speaker in (trainer.speaker, engine):
-        generate_replies(speaker, PROMPTS[:2], trainer.speaker.sampling)
+    assert type(engine.local()) is type(trainer.responder) is Responder
+    for responder in (trainer.responder, engine):
+        generate_replies(responder, PROMPTS[:2], trainer.responder.sampling)
     with pytest.raises(TypeError):
         trainer.step()
 

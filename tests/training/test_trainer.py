@@ -75,7 +75,7 @@ def test_learns_to_write_one_letter():
     coefficients = {"lr": 1e-2, "critic_lr": 1e-2, "gamma": 1.0, "kl_coef": 0.0, "entropy_coef": 0.0}
     trainer = make_trainer(Share(), **sizes, **coefficients, max_iterations=20)
     trainer.models.policy.lm.generation_config.eos_token_id = None
-    trainer.speaker.stop = StopRule(trainer.models.policy, trainer.models.tokenizer, "<EOU>")
+    trainer.responder.stop = StopRule(trainer.models.policy, trainer.models.tokenizer, "<EOU>")
     scores = []
     for metrics in trainer.train():
         scores.append(metrics["objective/score"])
@@ -93,7 +93,7 @@ def test_an_iteration_says_where_it_is():
     rollout = ["0 of 6 responses", "4 of 6 responses", "reference model", "reward"]
     update = [f"epoch {i} of 2, minibatch {j} of 2" for i in (1, 2) for j in (1, 2)]
     assert told == [(2, text) for text in rollout + update]
-    trainer.speaker.reply(PROMPTS)  # as a validation does
+    trainer.responder.reply(PROMPTS)  # as a validation does
     assert len(told) == 8
 
 
