@@ -232,7 +232,8 @@ def train(trainer: PPOTrainer, folder: Path) -> list[Lap]:
         torch.cuda.reset_peak_memory_stats()
     trackers, laps = Trackers(trainer.config, folder), []
     try:
-        for metrics in trainer.train():
+        while not trainer.done:
+            metrics = trainer.step()
             trackers.log(trainer.iteration, metrics)
             trackers.use("the console", lambda console: console.advance(trainer.progress))
             if on_cuda:

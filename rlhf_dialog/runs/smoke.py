@@ -15,7 +15,7 @@ from rlhf_dialog.runs.agent import PPOAgent
 
 def smoke(agent: PPOAgent) -> None:
     """Pass two prompts through every stage of the agent's run, in a folder that is removed again."""
-    agent.meet(writes=False)
+    agent.check_outputs()
     check_placement(agent.config, agent.world.device)  # with the numbers of the run itself
     with contextlib.ExitStack() as stack:
         folder = agent.world.on_main(lambda: stack.enter_context(_folder_beside(agent.run_folder)))

@@ -34,7 +34,8 @@ class Clock:
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
         """Count the time of the block as `name`, which is also the note of an error for want of memory."""
-        on_gpu, start_time = self.device.type == "cuda", time.perf_counter()
+        on_gpu = self.device.type == "cuda"
+        start_time = time.perf_counter()
         start, end = (torch.cuda.Event(enable_timing=True) if on_gpu else None for _ in range(2))
         if start is not None:
             start.record()
@@ -231,7 +232,9 @@ def join_rounds(rounds: Sequence[Collected]) -> Collected:
 
 def join_tokens(batches: Sequence[TokenBatch]) -> TokenBatch:
     """The rows of all batches, each with prompt groups of its own."""
-    first, groups, number = batches[0], [], 0
+    first = batches[0]
+    groups = []
+    number = 0
     for one in batches:
         assert one.prompt_groups is not None
         groups.append(one.prompt_groups + number)

@@ -1,9 +1,9 @@
-"""The PPO loop: `PPOTrainer.step` makes one iteration, `train` repeats it until the run's length is reached."""
+"""One iteration of PPO: play, read, score, credit, update. The loop is `while not trainer.done: trainer.step()`."""
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,7 +81,9 @@ class PPOTrainer:
         vec_info: VecInfo,
         world: World | None = None,
     ):
-        self.config, self.models, self.vec_info = config, models, vec_info
+        self.config = config
+        self.models = models
+        self.vec_info = vec_info
         self.prompts = prompts if isinstance(prompts, Simulated) else PromptList(prompts)
         self.world = world or World()
         self.plan = batch_plan(config, self.world.size)
@@ -95,7 +97,8 @@ class PPOTrainer:
             config.context_size,
         )
         self.rollout_engine: RolloutEngine | None = None
-        skip, penalty = config.on_reward_error == "skip", penalty_keys(config)
+        skip = config.on_reward_error == "skip"
+        penalty = penalty_keys(config)
         self.scorer = Scorer(reward, skip, config.reward_timeout_s, *penalty, self.sizes, self.around_reward)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
         if isinstance(self.prompts, PromptList):
@@ -115,7 +118,9 @@ class PPOTrainer:
         self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.sizes, self.tell)
         self.listener: Callable[[int, str], None] | None = None  # hears where each iteration is, once a run shows it
         self.use_sizes()
-        self.iteration, self.time_steps, self.episodes = 0, 0, 0
+        self.iteration = 0
+        self.time_steps = 0
+        self.episodes = 0
         self.rollout: Rollout | None = None
         # false with weights of a checkpoint
         self.starts_from_reference = config.reference and config.ref_model in (None, config.model_path)
@@ -135,7 +140,9 @@ class PPOTrainer:
         assert collected is not None  # each rank has a prompt
         if self.config.resample_flat_groups:
             collected = self.resample(collected)
-        return self.learn_from(collected)
+        rollout, metrics = self.credit(collected)
+        losses = self.update(rollout.in_segments(), self.iteration + 1, self.lr_scale, self.kl.kl_coef, self.noise)
+        return self.finish(rollout, metrics | losses)
 
     def collect(self, num_prompts: int, first_group: int = 0) -> Collected | None:
         """What `check` returns for this rank's responses to the next prompts; None where it has none of them."""
@@ -225,8 +232,11 @@ class PPOTrainer:
             self.rounding = checks.measure_rounding(name, model, tokens, self.config.temperature)
         return collected
 
-    def learn_from(self, collected: Collected) -> Metrics:
-        """The second half of an iteration, from what `check` returns: credit, the update, and the metrics of all."""
+    def credit(self, collected: Collected) -> tuple[Rollout, Metrics]:
+        """The rollout, which is `rollout` from now on, and the metrics of what `check` returned on all ranks.
+
+        Raises RunStopped where sampling and policy, or policy and reference, do not agree.
+        """
         iteration = self.iteration + 1
         self.await_ranks(collected)
         of_engine: Metrics = {}
@@ -244,13 +254,7 @@ class PPOTrainer:
         kl = masked_mean(drawn.logprobs - drawn.ref_logprobs, drawn.response_mask, self.world.sum).item()
         rollout, statistics = assign_credit(collected, self.config, kl_coef, self.value_norm, self.world, iteration)
         self.rollout = rollout
-        losses = self.update(rollout.in_segments(), iteration, self.lr_scale, kl_coef, self.noise)
-        for rows in self.world.gather(dict(self.sizes.rows)):
-            self.sizes.lower(rows)  # not when a checkpoint is written, whose time depends on the clock
-        if self.config.reference:
-            self.kl.update(kl)
-        objective = {"objective/kl": kl, "objective/kl_coef": kl_coef} | of_engine
-        return self.metrics(rollout, objective, NO_CRITIC | statistics | losses)
+        return rollout, {"objective/kl": kl, "objective/kl_coef": kl_coef} | of_engine | NO_CRITIC | statistics
 
     def await_ranks(self, collected: Collected) -> None:
         """Wait for the rollouts of all ranks. Sets `noise` on the first call. Raises RunStopped when no episode is left."""
@@ -294,15 +298,13 @@ class PPOTrainer:
             dialogues, tokens = read_episodes(prompts, responses, scores, self.responder, self.group_size)
             collected = external_rollout(dialogues, tokens, scores, self.responder, self.models, self.keep_features)
             collected = self.check(collected)
-        return self.learn_from(collected)
-
-    def train(self) -> Iterator[Metrics]:
-        """Yield the metrics of each iteration until `total_time_steps`, `max_iterations` or `total_episodes` is reached."""
-        while not self.done:
-            yield self.step()
+        rollout, metrics = self.credit(collected)
+        losses = self.update(rollout.in_segments(), self.iteration + 1, self.lr_scale, self.kl.kl_coef, self.noise)
+        return self.finish(rollout, metrics | losses)
 
     @property
     def done(self) -> bool:
+        """Whether `total_time_steps`, `max_iterations` or `total_episodes` is reached."""
         return self.progress >= 1
 
     @property
@@ -342,8 +344,12 @@ class PPOTrainer:
         prompts = [self.prompts[i].from_origin(group=group) for group, i in numbered]
         return self.prompts.deal([prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)])
 
-    def metrics(self, rollout: Rollout, objective: Metrics, losses: Metrics) -> Metrics:
-        """Count the iteration; returns its line of metrics.jsonl, from the update and from the rollout."""
+    def finish(self, rollout: Rollout, numbers: Metrics) -> Metrics:
+        """Count the iteration and adapt the KL coefficient; returns the line of metrics.jsonl, `numbers` and the rollout's."""
+        for rows in self.world.gather(dict(self.sizes.rows)):
+            self.sizes.lower(rows)  # not when a checkpoint is written, whose time depends on the clock
+        if self.config.reference:
+            self.kl.update(numbers["objective/kl"])
         drawn = rollout if rollout.drawn is None else rollout.drawn
         counts = [drawn.num_generated, len(drawn) + drawn.num_dropped]
         num_generated, num_episodes = map(int, self.world.sum_numbers(counts))
@@ -354,17 +360,16 @@ class PPOTrainer:
             "iteration": self.iteration,
             "time_steps": self.time_steps,
             "episodes": self.episodes,
-            **objective,
-            **losses,
+            **numbers,
             **iteration_metrics.times(rollout.clock, num_generated),
             **iteration_metrics.rollout_metrics(drawn, self.world),
             **iteration_metrics.gain_metrics(drawn, self.config.num_responses_per_prompt, self.world),
         }
         if self.config.resample_flat_groups:
             metrics |= {"rollout/resampled": rollout.num_resampled, "rollout/flat_left": rollout.num_flat_left}
-        checks.watch_kl(self.kl, objective["objective/kl"], self.iteration)
+        checks.watch_kl(self.kl, numbers["objective/kl"], self.iteration)
         if self.iteration == 1:
-            metrics["objective/kl_initial"] = objective["objective/kl"]
+            metrics["objective/kl_initial"] = numbers["objective/kl"]
         if isinstance(self.prompts, Simulated):
             metrics |= iteration_metrics.dialogue_metrics(rollout, self.world)
         if rollout.reward_scores.parts:
@@ -402,7 +407,9 @@ class PPOTrainer:
         sizes = state.get("part_sizes", {})
         if sizes.get("asked") == self.asked_sizes:  # who changes the keys begins anew
             self.sizes.lower(sizes["rows"])
-        self.iteration, self.time_steps, self.episodes = state["iteration"], state["time_steps"], state["episodes"]
+        self.iteration = state["iteration"]
+        self.time_steps = state["time_steps"]
+        self.episodes = state["episodes"]
         self.update.skipped_in_a_row = state.get("skipped_in_a_row", 0)
         self.sampler.load_state_dict(state["sampler"])
         self.kl.load_state_dict(state["kl_controller"])
