@@ -203,7 +203,8 @@ class PPOAgent:
                 validation.move_to(str(world.device))
         self._identity = identity.identity_of(config, models, prompts_of(source), reward)
         identity.refuse_other_ranks(config, self._identity, world)
-        self.trainer = PPOTrainer(config, models, source, reward, vec_info, world)
+        is_fresh = self.start.weights_from is None
+        self.trainer = PPOTrainer(config, models, source, reward, vec_info, world, is_fresh)
         settle_sizes(self.trainer)
         if engine:
             engine.attach(self.trainer)

@@ -80,7 +80,9 @@ class PPOTrainer:
         reward: BaseReward,
         vec_info: VecInfo,
         world: World | None = None,
+        from_reference: bool = True,
     ):
+        """`from_reference`: the weights are those of `model_path`, which may be the reference, not of a checkpoint."""
         self.config = config
         self.models = models
         self.vec_info = vec_info
@@ -122,8 +124,9 @@ class PPOTrainer:
         self.time_steps = 0
         self.episodes = 0
         self.rollout: Rollout | None = None
-        # false with weights of a checkpoint
-        self.starts_from_reference = config.reference and config.ref_model in (None, config.model_path)
+        self.starts_from_reference = (
+            from_reference and config.reference and config.ref_model in (None, config.model_path)
+        )
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -410,6 +413,7 @@ class PPOTrainer:
         self.iteration = state["iteration"]
         self.time_steps = state["time_steps"]
         self.episodes = state["episodes"]
+        self.starts_from_reference = False
         self.update.skipped_in_a_row = state.get("skipped_in_a_row", 0)
         self.sampler.load_state_dict(state["sampler"])
         self.kl.load_state_dict(state["kl_controller"])

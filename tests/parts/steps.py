@@ -76,9 +76,7 @@ def lora_trainer(folder: str, world: World | None = None, double: bool = True, *
             if "lora_B" in name or "value_head" in name:  # at zero nothing below them has a gradient
                 p.data += (torch.arange(p.numel()).sin() / 10).view(p.shape).to(p)
     torch.manual_seed(config.seed)
-    trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world)
-    trainer.starts_from_reference = False
-    return trainer
+    return PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world, from_reference=False)
 
 
 def whole_step(trainer: PPOTrainer) -> dict:
