@@ -203,11 +203,11 @@ def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
     """
     trainer = WorkloadAgent(config).build()
     check_device(trainer)
-    trainer.speaker.stop.end_ids = [-1]
-    trainer.speaker.encoder = workload.WholeTexts(
+    trainer.responder.stop.end_ids = [-1]
+    trainer.responder.encoder = workload.WholeTexts(
         trainer.models.tokenizer, config.turn_separator, config.max_prompt_length
     )
-    encoded = [trainer.speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]  # type: ignore[union-attr]
+    encoded = [trainer.responder.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]  # type: ignore[union-attr]
     if encoded != inputs.expected_ids():
         raise UserError(
             "the prompts read by the trainer have other token ids than those of the workload; check --w_data and --set"
@@ -232,7 +232,8 @@ def train(trainer: PPOTrainer, folder: Path) -> list[Lap]:
         torch.cuda.reset_peak_memory_stats()
     trackers, laps = Trackers(trainer.config, folder), []
     try:
-        for metrics in trainer.train():
+        while not trainer.done:
+            metrics = trainer.step()
             trackers.log(trainer.iteration, metrics)
             trackers.use("the console", lambda console: console.advance(trainer.progress))
             if on_cuda:

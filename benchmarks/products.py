@@ -36,7 +36,7 @@ def shapes_of(trainer: PPOTrainer) -> Counter[Shape]:
             found[num_tokens, inputs, outputs] += count * times
         found[num_logits, head.in_features, head.out_features] += times
 
-    for lengths in prompts[is_first].split(trainer.speaker.limits.prompts_at_once):
+    for lengths in prompts[is_first].split(trainer.responder.limits.prompts_at_once):
         add(int(lengths.sum()), 0)
     for written in range(int(responses.max())):
         alive = int((responses > written).sum())

@@ -55,8 +55,8 @@ def log_ratios(
 
     def sums(batch: list[Dialogue]) -> Array:
         logprobs, start_logprobs = (
-            teacher_forced(speaker.policy.in_float32, tokens, temperature, with_entropy=False).logprobs.double()
-            for speaker, tokens in zip((agent, start), _both_tokens(agent, start, batch), strict=True)
+            teacher_forced(responder.policy.in_float32, tokens, temperature, with_entropy=False).logprobs.double()
+            for responder, tokens in zip((agent, start), _both_tokens(agent, start, batch), strict=True)
         )
         return np.asarray((logprobs - start_logprobs).sum(dim=1).tolist())
 

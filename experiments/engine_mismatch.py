@@ -38,19 +38,19 @@ def main() -> None:
     agent = PPOAgent.from_config("ask_back.yaml", vowels, **keys)
     trainer = agent.build()
     assert trainer.rollout_engine is not None
-    speaker = trainer.rollout_engine.speaker
-    assert isinstance(speaker, EngineResponder)
-    assert speaker.engine is not None
+    responder = trainer.rollout_engine.responder
+    assert isinstance(responder, EngineResponder)
+    assert responder.engine is not None
     honest, stale = [], []
     for _ in range(ITERATIONS):
         honest.append(trainer.step())
         with torch.no_grad():  # the policy has learned, and the server does not know
             rollout = collect_rollout(
-                trainer.next_episodes(), replace(speaker), trainer.scorer, trainer.models, trainer.keep_features
+                trainer.next_episodes(), replace(responder), trainer.scorer, trainer.models, trainer.keep_features
             )
         assert rollout.sampled_logprobs is not None
         stale.append(engine_metrics(rollout, rollout.sampled_logprobs, 2.0, trainer.world))
-    speaker.engine.leave()
+    responder.engine.leave()
     cells = [
         f"{mean(row[f'engine/{name}'] for row in rows):.2g}"
         for rows in (honest, stale)

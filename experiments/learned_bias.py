@@ -77,11 +77,11 @@ def answer(
     start: ChatAgent, asked: list[Dialogue], sampling: Sampling, num_responses: int = NUM_RESPONSES
 ) -> tuple[TokenBatch, Replies]:
     """One response to each of the prompts, of which `num_responses` in a row are the same, as tokens and as text."""
-    speaker = start.local(sampling)
+    responder = start.local(sampling)
     groups = torch.arange(len(asked)) // num_responses
-    batch = speaker.encode([one.prompt_turns for one in asked], [one.system for one in asked])
-    responses = speaker.generate(replace(batch, prompt_groups=groups))
-    texts = speaker.read(responses)
+    batch = responder.encode([one.prompt_turns for one in asked], [one.system for one in asked])
+    responses = responder.generate(replace(batch, prompt_groups=groups))
+    texts = responder.read(responses)
     dialogues = [prompt.with_reply(one.text, one.truncated) for prompt, one in zip(asked, texts, strict=True)]
     return responses.tokens, Replies(dialogues, [len(one.ids) for one in texts])
 

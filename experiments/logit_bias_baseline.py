@@ -54,10 +54,10 @@ def fit_bias(
 def _changes(agent: ChatAgent, start: ChatAgent, dialogues: list[Dialogue]) -> tuple[Tensor, Tensor, tuple[int, int]]:
     """The sums (V,) of the changes at first and at other tokens of these replies, and the numbers of these tokens."""
     replies_ids, states = [agent.encoder.encode_reply(dialogue.response) for dialogue in dialogues], []
-    policies = [speaker.policy.in_float32 for speaker in (agent, start)]
-    for speaker, policy in zip((agent, start), policies, strict=True):
+    policies = [responder.policy.in_float32 for responder in (agent, start)]
+    for responder, policy in zip((agent, start), policies, strict=True):
         turns, systems = [one.prompt_turns for one in dialogues], [one.system for one in dialogues]
-        tokens = speaker.encode(turns, systems).with_replies(replies_ids)
+        tokens = responder.encode(turns, systems).with_replies(replies_ids)
         packed = tokens.pack()
         states.append(policy.features(packed)[0])
     is_first = torch.zeros_like(tokens.mask)

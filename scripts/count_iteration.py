@@ -3,21 +3,28 @@
     python scripts/count_iteration.py [--files]
 
 The settings are those of configs/quickstart.yaml with a critic (`--advantage_estimator gae`), the models tiny and random.
-A file counts, with all its lines, when one of its functions is called during the first iteration, in any thread.
+A file counts, with all its lines, when one of its functions is called during the first iteration, in any thread. The stack is
+that of `train_ppo.py`, from its main program to the `backward` of a loss; frames of libraries do not count.
 """
 
 import argparse
+import os
+import runpy
 import sys
 import tempfile
 import threading
+import traceback
 from collections import defaultdict
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import torch  # noqa: E402
 import yaml  # noqa: E402
 
 import rlhf_dialog  # noqa: E402
@@ -32,12 +39,13 @@ SMALL = {
     "device": "cpu",
     "pytorch_threads": 1,
     "advantage_estimator": "gae",
+    "max_iterations": 1,
 }
 
 
-def entered_files(folder: Path) -> dict[str, int]:
-    """The files of the package that one iteration enters, each with the number of its lines; models and data go into `folder`."""
-    trainer = rlhf_dialog.PPOAgent.from_config(_write_config(folder)).build()
+def entered_files(config: Path) -> dict[str, int]:
+    """The files of the package that one iteration enters, each with the number of its lines."""
+    trainer = rlhf_dialog.PPOAgent.from_config(config).build()
     files: set[str] = set()
 
     def note(frame: FrameType, event: str, arg: Any) -> None:
@@ -55,8 +63,30 @@ def entered_files(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in ours}
 
 
+def stack_at_backward(config: Path) -> list[str]:
+    """Our functions on the stack of `train_ppo.py` at `backward`, the main program first."""
+    backward = torch.Tensor.backward
+    stack: list[str] = []
+
+    def watched(loss: torch.Tensor) -> None:
+        codes = [frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1))][::-1]
+        ours = [code for code in codes if Path(code.co_filename).is_relative_to(PACKAGE)]
+        stack[:] = ["train_ppo.py", *(f"{Path(code.co_filename).relative_to(PACKAGE)}:{code.co_name}" for code in ours)]
+        backward(loss)
+
+    command = ["train_ppo.py", "--config", str(config)]
+    with ExitStack() as contexts:
+        nowhere = contexts.enter_context(Path(os.devnull).open("w"))
+        for context in (redirect_stdout(nowhere), redirect_stderr(nowhere), suppress(SystemExit)):
+            contexts.enter_context(context)
+        contexts.enter_context(patch("torch.Tensor.backward", watched))
+        contexts.enter_context(patch("sys.argv", command))
+        runpy.run_path(str(ROOT / command[0]), run_name="__main__")
+    return stack
+
+
 def _write_config(folder: Path) -> Path:
-    """The quickstart's configuration with the tiny models of this machine; returns the file."""
+    """The quickstart's configuration with the tiny models of this machine, which go into `folder`; returns the file."""
     config = yaml.safe_load((ROOT / "configs" / "quickstart.yaml").read_text(encoding="utf-8"))
     gpt2().save_pretrained(folder / "model")
     byte_tokenizer().save_pretrained(folder / "model")
@@ -85,14 +115,19 @@ def sizes_by_folder(files: dict[str, int]) -> dict[str, tuple[int, int]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--files", action="store_true", help="list every file")
+    parser.add_argument("--files", action="store_true", help="list every file, and the stack")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        options, files = parser.parse_args(), entered_files(Path(folder))
+        config = _write_config(Path(folder))
+        files = entered_files(config)
+        stack = stack_at_backward(config)
     if options.files:
+        print(*stack, sep="\n")
         for path, count in files.items():
             print(f"{count:6} {path}")
     for name, (count, lines) in sorted(sizes_by_folder(files).items()):
         print(f"{name:16} {count:3} files {lines:6} lines")
+    print(f"{len(stack)} of our frames are on the stack at backward")
     core = [lines for path, lines in files.items() if path.startswith(("training/", "models/"))]
     print(
         f"training + models: {len(core)} files, {sum(core)} lines; in all {len(files)} files, {sum(files.values())} lines"

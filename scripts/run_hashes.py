@@ -66,7 +66,7 @@ agent = PPOAgent.from_config("step_on.yaml")
 trainer = agent.build()
 prompts = [["Is a table free ?"], ["Good morning .", "Good morning . Can I help you ?"]] * 4
 for _ in range(3):
-    replies = trainer.speaker.reply([Dialogue(turns) for turns in prompts])
+    replies = trainer.responder.reply([Dialogue(turns) for turns in prompts])
     scores = [len(reply.ids) / 10 - index % 2 for index, reply in enumerate(replies)]
     trainer.step_on(prompts, [reply.ids for reply in replies], scores)
 agent.save("runs/step_on/ppo_agent")

@@ -23,7 +23,7 @@ def trainer_of(lm, epochs=2):
     return SimpleNamespace(
         rollout=SimpleNamespace(tokens=tokens),
         models=SimpleNamespace(policy=SimpleNamespace(lm=lm)),
-        speaker=SimpleNamespace(limits=GenerationLimits(prompts_at_once=1)),
+        responder=SimpleNamespace(limits=GenerationLimits(prompts_at_once=1)),
         config=SimpleNamespace(ppo_epoch=epochs, microbatch_size=2),
     )
 

@@ -32,7 +32,7 @@ def nats_a_word(agent: "ChatAgent", data: str, keys: dict[str, Any]) -> dict[str
 
 def main(plan: Path) -> None:
     from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
-    from rlhf_dialog.rewards.likelihood import load_speaker
+    from rlhf_dialog.rewards.likelihood import load_responder
 
     given = json.loads(plan.read_text(encoding="utf-8"))
     model = Path(given["model"])
@@ -42,7 +42,7 @@ def main(plan: Path) -> None:
     found: dict[str, Any] = nats_a_word(ChatAgent.load(model, settings=settings), keys["data_path"], keys)
     if given["pretrained"]:
         few = keys | {"max_eval_prompts": given["prompts"]}
-        found["pretrained"] = nats_a_word(load_speaker(given["pretrained"], None), keys["data_path"], few)
+        found["pretrained"] = nats_a_word(load_responder(given["pretrained"], None), keys["data_path"], few)
     replace_json(Path(given["output"]), found)
 
 

@@ -139,7 +139,7 @@ class Table:
         self.prompts = self.some_prompts(split, options.max_prompts, options.prompts)
         self.dialogue_numbers = dialogue_numbers(self.prompts)
         self.options.work.mkdir(parents=True, exist_ok=True)
-        self.speakers: dict[str, ChatAgent] = {}
+        self.responders: dict[str, ChatAgent] = {}
         self.judges: list[BaseReward] = []
 
     def some_prompts(self, split: str, count: int, data_path: Path | None = None) -> list[Dialogue]:
@@ -158,15 +158,15 @@ class Table:
         )
         return pick_prompts(every, count, self.options.seed)
 
-    def speaker(self, folder: str, system_prompt: str | None) -> "ChatAgent":
+    def responder(self, folder: str, system_prompt: str | None) -> "ChatAgent":
         """A model with the settings of the runs."""
         from experiments.dailydialog.rows import settings_of
         from rlhf_dialog.data.chat_template import prompt_encoder
         from rlhf_dialog.models.chat_agent import ChatAgent
 
-        if folder not in self.speakers:
-            self.speakers = {folder: ChatAgent.load(folder, settings=settings_of(self.config))}  # one model at a time
-        agent = self.speakers[folder]
+        if folder not in self.responders:
+            self.responders = {folder: ChatAgent.load(folder, settings=settings_of(self.config))}  # one model at a time
+        agent = self.responders[folder]
         settings = agent.settings.model_copy(update={"system_prompt": system_prompt})
         room = agent.encoder.max_prompt_length
         encoder = prompt_encoder(agent.encoder.tokenizer, settings.turn_separator, room, system_prompt)
@@ -176,7 +176,7 @@ class Table:
         """The replies of every row."""
         own, start = self.config.system_prompt, str(self.config.model_path)
         found = {PEOPLE: [replace(prompt, response=prompt.reference or "") for prompt in self.prompts]}
-        found[START] = self.row(START, lambda: self.generate(self.speaker(start, own)))
+        found[START] = self.row(START, lambda: self.generate(self.responder(start, own)))
         for text in self.options.system_prompt:
             name = f"{START}, system prompt: {text}"
             found[name] = self.row(name, partial(self.behind, None if text == "null" else text))
@@ -186,10 +186,10 @@ class Table:
             found["best template"] = self.best_template(self.options.templates)
         for degree in self.options.at:
             name, at = f"{START}, temperature {degree}", replace(self.sampling(), temperature=float(degree))
-            found[name] = self.row(name, lambda at=at: self.generate(self.speaker(start, own), at=at))  # type: ignore[misc]
+            found[name] = self.row(name, lambda at=at: self.generate(self.responder(start, own), at=at))  # type: ignore[misc]
         for words in self.options.beside:
             name, _, folder = words.partition("=")
-            found[name] = self.row(name, lambda folder=folder: self.generate(self.speaker(folder, own)))  # type: ignore[misc]
+            found[name] = self.row(name, lambda folder=folder: self.generate(self.responder(folder, own)))  # type: ignore[misc]
         if self.options.learned_bias:
             name = f"{START}, learned bias"
             found[name] = self.row(name, self.with_learned_bias)
@@ -197,7 +197,7 @@ class Table:
             found |= self.best_rows(found[START])
         for number, folder in enumerate(self.options.agent, start=1):
             name = f"{AGENTS} {number}"
-            found[name] = self.row(name, lambda folder=folder: self.generate(self.speaker(folder, own)))  # type: ignore[misc]
+            found[name] = self.row(name, lambda folder=folder: self.generate(self.responder(folder, own)))  # type: ignore[misc]
         if self.options.bias:
             found[SHIFTED] = self.row(SHIFTED, self.biased)
         return found
@@ -229,20 +229,20 @@ class Table:
             return chat_sampling(self.config)
         return Sampling(self.config.max_new_tokens, temperature=self.options.temperature)
 
-    def generate(self, speaker: "ChatAgent", seed: int | None = None, at: "Sampling | None" = None) -> "Replies":
+    def generate(self, responder: "ChatAgent", seed: int | None = None, at: "Sampling | None" = None) -> "Replies":
         """One reply to each prompt."""
         from rlhf_dialog.evaluation.replies import generate_replies
 
         seed = self.options.seed if seed is None else seed
-        return generate_replies(speaker, self.prompts, at or self.sampling(), seed)
+        return generate_replies(responder, self.prompts, at or self.sampling(), seed)
 
     def behind(self, text: str | None) -> "Replies":
         """The replies of the start behind this system prompt, `{name}` filled, in place of each row's; None: the template's."""
         from rlhf_dialog.evaluation.replies import generate_replies
 
         prompts = [replace(prompt, system=None if text is None else filled(text, prompt)) for prompt in self.prompts]
-        speaker = self.speaker(str(self.config.model_path), None)
-        return generate_replies(speaker, prompts, self.sampling(), self.options.seed)
+        responder = self.responder(str(self.config.model_path), None)
+        return generate_replies(responder, prompts, self.sampling(), self.options.seed)
 
     def best_template(self, path: Path) -> list[Dialogue]:
         """To each prompt the one line of the file that has the best score on validation prompts."""
@@ -287,12 +287,12 @@ class Table:
         from rlhf_dialog.evaluation import measure
         from rlhf_dialog.evaluation.replies import Replies
 
-        speaker = self.speaker(str(self.config.model_path), self.config.system_prompt)
+        responder = self.responder(str(self.config.model_path), self.config.system_prompt)
         drawn = [Replies(first, [0] * len(first))] if first else []
-        drawn += [self.generate(speaker, self.options.seed + i) for i in range(len(drawn), count)]
+        drawn += [self.generate(responder, self.options.seed + i) for i in range(len(drawn), count)]
         judges = measure.default_judges(self.scorer)
         scores = [measure.score_replies(some, judges, self.scorer) for some in drawn]
-        by = list(predict(speaker, drawn, np.stack(scores, axis=1)).T) if by_prediction else scores
+        by = list(predict(responder, drawn, np.stack(scores, axis=1)).T) if by_prediction else scores
         return measure.highest(drawn, by)
 
     def with_learned_bias(self) -> "Replies":
@@ -300,7 +300,7 @@ class Table:
         from experiments.learned_bias import BiasTraining, learn_bias
         from rlhf_dialog.models.chat_agent import configured_sampling
 
-        start = self.speaker(str(self.config.model_path), self.config.system_prompt)
+        start = self.responder(str(self.config.model_path), self.config.system_prompt)
         training = BiasTraining(tokens=self.options.learned_bias or 0, seed=self.options.seed)
         prompts = self.some_prompts("train", BIAS_TRAINING_PROMPTS)
         bias = learn_bias(start, prompts, self.scorer, configured_sampling(self.config), training)
@@ -313,8 +313,8 @@ class Table:
         from rlhf_dialog.evaluation.replies import generate_replies
 
         own, seed = self.config.system_prompt, self.options.seed
-        agent = self.speaker(self.options.agent[0], own)
-        start = self.speaker(str(self.config.model_path), own)
+        agent = self.responder(self.options.agent[0], own)
+        start = self.responder(str(self.config.model_path), own)
         judges, sampling = measure.default_judges(self.scorer), self.sampling()
         training, validation = (self.some_prompts(split, BIAS_PROMPTS) for split in ("train", "validation"))
         bias = logit_bias_baseline.fit_bias(agent, start, training, sampling, seed)

@@ -36,8 +36,8 @@ def test_a_shift_of_the_agents_own_making_is_found_and_gives_the_agent_back():
     for found in (bias.first, bias.later):
         assert (found - shift).std() < 1e-9  # up to a constant, which a softmax does not see
     wanted, given = (
-        generate_replies(speaker, PROMPTS * 5, sampling, 7)
-        for speaker, sampling in ((agent, agent.sampling), (start, bias.apply_to(agent.sampling)))
+        generate_replies(responder, PROMPTS * 5, sampling, 7)
+        for responder, sampling in ((agent, agent.sampling), (start, bias.apply_to(agent.sampling)))
     )
     assert [dialogue.response for dialogue in given.dialogues] == [dialogue.response for dialogue in wanted.dialogues]
 

@@ -34,7 +34,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
 from rlhf_dialog.task_oriented.domains.loading import DATA_BASE
-from rlhf_dialog.task_oriented.world.users.language_model import load_speaker
+from rlhf_dialog.task_oriented.world.users.language_model import load_responder
 from rlhf_dialog.task_oriented.world.words import user_words
 from rlhf_dialog.terminal import Console
 
@@ -131,10 +131,10 @@ def _maker(kind: str, options: CompareUsersOptions) -> Callable[..., Talks]:
     if kind == "corpus":
         return user_talks.replay
     sampling = {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
-    load = partial(load_speaker, device=options.device, sampling=tuple(sorted(sampling.items())))
+    load = partial(load_responder, device=options.device, sampling=tuple(sorted(sampling.items())))
     if kind == "language_model":
-        speaker, partner = (load(name) for name in (options.model, options.partner or options.model))
-        return partial(user_talks.language_model, speaker, partner, options.persona, options.max_turns)
+        responder, partner = (load(name) for name in (options.model, options.partner or options.model))
+        return partial(user_talks.language_model, responder, partner, options.persona, options.max_turns)
     domain, speak = _domain(options), None
     if kind == "agenda_in_model_words":
         speak = LMWords(user_words(domain), load(options.model), options.persona)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.task_oriented.domains import TYPE
 from rlhf_dialog.task_oriented.world.acts import Act, format_acts
-from rlhf_dialog.task_oriented.world.users.language_model import load_speaker, write_turns
+from rlhf_dialog.task_oriented.world.users.language_model import load_responder, write_turns
 from rlhf_dialog.task_oriented.world.words import Words
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ class LMWords:
         **sampling: Any,
     ):
         self.words, self.tries = words, tries
-        self.speaker = load_speaker(model, device, tuple(sorted(sampling.items()))) if isinstance(model, str) else model
+        self.responder = (
+            load_responder(model, device, tuple(sorted(sampling.items()))) if isinstance(model, str) else model
+        )
         self.before = [text for acts, sentence in examples for text in (format_acts(acts), sentence)]
         self.instruction = instruction
         self.num_turns = self.num_fallbacks = 0
@@ -75,7 +77,7 @@ class LMWords:
             return []
         prompts = [[*self.before, format_acts(acts)] for acts in turns]
         whole = [[" ".join(filter(None, (self.instruction, first))), *later] for first, *later in prompts]
-        return write_turns(self.speaker, [[prompt] for prompt in whole], streams)
+        return write_turns(self.responder, [[prompt] for prompt in whole], streams)
 
 
 def _meaning(acts: Sequence[Act]) -> set[Act]:

@@ -124,7 +124,7 @@ def _goal(domain: Domain, record: DialogueRecord) -> dict[str, Any] | None:
 
 
 def language_model(  # noqa: PLR0913 - called once, from the command
-    speaker: "ChatAgent",
+    responder: "ChatAgent",
     partner: "ChatAgent",
     persona: str,
     max_turns: int,
@@ -133,7 +133,7 @@ def language_model(  # noqa: PLR0913 - called once, from the command
     seed: int,
     done: Done,
 ) -> Talks:
-    """The language model `speaker` as the user, who talks with the language model `partner`.
+    """The language model `responder` as the user, who talks with the language model `partner`.
 
     Without a persona it begins with the first turns of `records`, and these turns are left out on both sides. Else it writes
     its first turn, and its goals are those of `records` where they have goals.
@@ -142,7 +142,9 @@ def language_model(  # noqa: PLR0913 - called once, from the command
     openings = [record.turns[0] for record in records] if plain else []
     talks: list[UserTurns] = []
     for start in range(0, len(records), AT_ONCE):
-        users = [LMUser(speaker, persona, (), openings, max_turns=max_turns) for _ in records[start : start + AT_ONCE]]
+        users = [
+            LMUser(responder, persona, (), openings, max_turns=max_turns) for _ in records[start : start + AT_ONCE]
+        ]
         for number, user in enumerate(users, start):
             user.reset(seed, _options(records[number], plain) | {"dialogue": number})
         _converse(users, partner, seed, start)

@@ -49,7 +49,7 @@ class Replies:
 
 
 def generate_replies(
-    speaker: Responder,
+    responder: Responder,
     prompts: list[Dialogue],
     sampling: Sampling,
     seed: int = 0,
@@ -57,20 +57,20 @@ def generate_replies(
     title: str = "replies",
 ) -> Replies:
     """Answer every prompt; a reply is decided by the seed and the number of its prompt, not by the batch or the device."""
-    limits = replace(speaker.limits, rows_at_once=max(speaker.limits.rows_at_once, batch_size))
-    return generate_share(speaker.local(sampling, limits), prompts, range(len(prompts)), seed, batch_size, title)
+    limits = replace(responder.limits, rows_at_once=max(responder.limits.rows_at_once, batch_size))
+    return generate_share(responder.local(sampling, limits), prompts, range(len(prompts)), seed, batch_size, title)
 
 
 def generate_share(
-    speaker: Responder, prompts: list[Dialogue], share: range, seed: int, batch_size: int, title: str
+    responder: Responder, prompts: list[Dialogue], share: range, seed: int, batch_size: int, title: str
 ) -> Replies:
-    """What `generate_replies` gives, with the speaker's sampling, for the prompts with the numbers of `share` alone."""
+    """What `generate_replies` gives, with the responder's sampling, for the prompts with the numbers of `share` alone."""
     torch.manual_seed(seed)
-    uniform = random_numbers(len(prompts), speaker.sampling, torch.device("cpu"))
+    uniform = random_numbers(len(prompts), responder.sampling, torch.device("cpu"))
     dialogues, num_tokens = [], []
     for start in progress(range(share.start, share.stop, batch_size), title):
         rows = slice(start, min(start + batch_size, share.stop))
-        replies = speaker.reply(prompts[rows], send(uniform[rows], speaker.policy.lm.device))
+        replies = responder.reply(prompts[rows], send(uniform[rows], responder.policy.lm.device))
         dialogues += [p.with_reply(x.text, x.truncated) for p, x in zip(prompts[rows], replies, strict=True)]
         num_tokens += [len(reply.ids) for reply in replies]
     return Replies(dialogues, num_tokens)
@@ -84,30 +84,30 @@ def join_replies(parts: Sequence[Replies]) -> Replies:
 
 @torch.no_grad()
 @without_tf32()
-def reference_nll(speaker: Responder, prompts: list[Dialogue], batch_size: int = 64) -> Array:
-    """The negative log-likelihood of each prompt's first reference, with its end token, under the speaker's model.
+def reference_nll(responder: Responder, prompts: list[Dialogue], batch_size: int = 64) -> Array:
+    """The negative log-likelihood of each prompt's first reference, with its end token, under the responder's model.
 
     (B, 2): nats and tokens. If both do not fit into the model's positions, the prompt loses tokens from the left.
     """
-    positions = num_positions(speaker.policy.lm)
+    positions = num_positions(responder.policy.lm)
 
     def sums(batch: list[Dialogue]) -> Array:
-        targets = [speaker.encoder.encode_reply(one.reference or "")[: positions and positions - 1] for one in batch]
+        targets = [responder.encoder.encode_reply(one.reference or "")[: positions and positions - 1] for one in batch]
         room = positions and positions - max(map(len, targets))
-        prompt_ids = [speaker.encoder.encode_prompt(prompt.prompt_turns, prompt.system) for prompt in batch]
-        tokens = speaker.batch([ids[-room:] if room else ids for ids in prompt_ids]).with_replies(targets)
-        logprobs = teacher_forced(speaker.policy.in_float32, tokens, temperature=1.0, with_entropy=False).logprobs
+        prompt_ids = [responder.encoder.encode_prompt(prompt.prompt_turns, prompt.system) for prompt in batch]
+        tokens = responder.batch([ids[-room:] if room else ids for ids in prompt_ids]).with_replies(targets)
+        logprobs = teacher_forced(responder.policy.in_float32, tokens, temperature=1.0, with_entropy=False).logprobs
         nll = -logprobs.sum(dim=1)
         return np.asarray(torch.stack([nll, tokens.mask.sum(dim=1)], dim=1).tolist())
 
-    return np.concatenate(map_batches(speaker, prompts, batch_size, "reference perplexity", sums))
+    return np.concatenate(map_batches(responder, prompts, batch_size, "reference perplexity", sums))
 
 
 def map_batches(
-    speaker: Responder, prompts: list[Dialogue], size: int, title: str, compute: Callable[[list[Dialogue]], T]
+    responder: Responder, prompts: list[Dialogue], size: int, title: str, compute: Callable[[list[Dialogue]], T]
 ) -> list[T]:
-    """What `compute` returns for `size` prompts at a time, or for fewer where the speaker's GPU has no memory for so many."""
-    fit = partial(speaker.limits.sizes.in_parts, EVALUATION, size, compute=compute)
+    """What `compute` returns for `size` prompts at a time, or for fewer where the responder's GPU has no memory for so many."""
+    fit = partial(responder.limits.sizes.in_parts, EVALUATION, size, compute=compute)
     return [
         part for start in progress(range(0, len(prompts), size), title) for part in fit(prompts[start : start + size])
     ]
@@ -121,7 +121,7 @@ def progress(items: Sequence[T], title: str) -> Iterable[T]:
 
 
 def baseline_replies(
-    prompts: list[Dialogue], training: list[Dialogue], speaker: Responder, seed: int = 0
+    prompts: list[Dialogue], training: list[Dialogue], responder: Responder, seed: int = 0
 ) -> dict[str, Replies]:
     """Replies without a model: what any trained agent has to beat. The random ones are drawn by `seed`.
 
@@ -148,7 +148,7 @@ def baseline_replies(
     for name in texts:
         replies = list(texts[name])
         dialogues = [replace(prompt, response=text) for prompt, text in zip(prompts, replies, strict=True)]
-        baselines[name] = Replies(dialogues, [len(speaker.encoder.encode_reply(text)) for text in replies])
+        baselines[name] = Replies(dialogues, [len(responder.encoder.encode_reply(text)) for text in replies])
     baselines["always_inform"].always_act = INFORM
     return baselines
 

@@ -214,7 +214,7 @@ class GrowingReply:
 
 @torch.no_grad()
 def stream(
-    speaker: Responder,
+    responder: Responder,
     turns: Sequence[Sequence[str]],
     show: Callable[[list[GrowingReply]], bool],
     uniform: Tensor,
@@ -226,7 +226,7 @@ def stream(
     The rows share one generation, and the replies are those that `Responder.reply` would give. `uniform` (B, T) are their
     `random_numbers`. Raises RunStopped when the policy's predictions are not finite.
     """
-    encoder, prompts = speaker.encoder, speaker.encode(turns, systems)
+    encoder, prompts = responder.encoder, responder.encode(turns, systems)
     buffer = ResponseBuffer(uniform.shape, prompts.pad_id, prompts.device)
     replies = [GrowingReply(num_prompt_ids=number) for number in prompts.prompt_mask.sum(dim=1).tolist()]
 
@@ -248,7 +248,7 @@ def stream(
             replies[row] = GrowingReply(text, all_ids, logprobs_so_far, ended, ended and goes_on, reply.num_prompt_ids)
         return show(list(replies))
 
-    write_tokens(buffer, speaker, prompts, uniform.to(prompts.device), show_new)
+    write_tokens(buffer, responder, prompts, uniform.to(prompts.device), show_new)
 
 
 def certain(text: str, encoder: TurnEncoder) -> str:

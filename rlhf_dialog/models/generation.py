@@ -452,7 +452,7 @@ class Responder:
 
 def write_tokens(
     buffer: ResponseBuffer,
-    speaker: Responder,
+    responder: Responder,
     prompts: TokenBatch,
     uniform: Tensor,
     goes_on: Callable[[], bool] | None = None,
@@ -462,7 +462,7 @@ def write_tokens(
     Rows that have ended are dropped when they are at least half of all. With `goes_on` the host looks after each token, and asks
     whether there is to be another one.
     """
-    policy, sampling, stop, limits = speaker.policy, speaker.sampling, speaker.stop, speaker.limits
+    policy, sampling, stop, limits = responder.policy, responder.sampling, responder.stop, responder.limits
     look_every = 1 if goes_on else limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
     limit, filters = uniform.shape[1], sampling.filters()
     with policy.autocast(prompts.prompt_ids), converted_once(policy) if policy.use_amp else nullcontext():

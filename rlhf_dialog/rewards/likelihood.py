@@ -31,7 +31,7 @@ class LikelihoodPrice(BaseReward):
         nats = "a number below 0: nats a token, such as -4; or null for none"
         self.floor = None if floor is None else number("floor", floor, nats, lambda x: x < 0)
         self.tokens = whole("tokens", tokens)
-        self.speaker: ChatAgent = load_speaker(str(model), system_prompt)
+        self.responder: ChatAgent = load_responder(str(model), system_prompt)
 
     @property
     def name(self) -> str:
@@ -55,25 +55,25 @@ class LikelihoodPrice(BaseReward):
         from rlhf_dialog.models.policy import teacher_forced
         from rlhf_dialog.models.token_batch import group_equal
 
-        encoder, policy = self.speaker.encoder, self.speaker.policy.in_float32
+        encoder, policy = self.responder.encoder, self.responder.policy.in_float32
         counted = [encode_without_end(encoder, dialogue.response)[: self.tokens] for dialogue in dialogues]
-        size = self.speaker.settings.context_size
+        size = self.responder.settings.context_size
         prompts = [encoder.encode_prompt(one.turns_before[-size:], one.system) for one in dialogues]
-        tokens = self.speaker.batch(prompts, group_equal(map(tuple, prompts))).with_replies(counted)
+        tokens = self.responder.batch(prompts, group_equal(map(tuple, prompts))).with_replies(counted)
         with torch.no_grad():
             logprobs = teacher_forced(policy, tokens, 1.0, with_entropy=False).logprobs
         sums: list[float] = logprobs.sum(dim=1, dtype=torch.float64).tolist()
         return [total / len(own) for total, own in zip(sums, counted, strict=True)]
 
     def frozen_models(self) -> dict[str, Any]:
-        return {MODEL: self.speaker.policy}
+        return {MODEL: self.responder.policy}
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
         return {MODEL: args["model"]} if args.get("model") else {}
 
 
-def load_speaker(folder: str, system_prompt: str | None) -> "ChatAgent":
+def load_responder(folder: str, system_prompt: str | None) -> "ChatAgent":
     """The frozen model with its encoder: with an agent's own settings, else with its chat template."""
     from rlhf_dialog.data.chat_models import chat_settings
     from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
@@ -89,7 +89,7 @@ def load_speaker(folder: str, system_prompt: str | None) -> "ChatAgent":
                 f"prompts with {settings.turn_separator!r}"
             )
         settings = settings.model_copy(update={"system_prompt": system_prompt})
-    speaker = ChatAgent.load(path, device="cpu", settings=settings)  # the run moves it
-    speaker.policy.requires_grad_(False)
-    speaker.policy.num_ids = None  # a judge, which samples nothing: its probabilities are those of the whole model
-    return speaker
+    responder = ChatAgent.load(path, device="cpu", settings=settings)  # the run moves it
+    responder.policy.requires_grad_(False)
+    responder.policy.num_ids = None  # a judge, which samples nothing: its probabilities are those of the whole model
+    return responder

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
@@ -83,7 +83,6 @@ class PPOAgent:
         changed |= {"experiment_name": "ppo"} if config.experiment_name is None else {}
         self.config = replace_keys(config, changed) if changed else config
         self.start = Start(overwrite, resume, None if weights_from is None else Path(weights_from))
-        self.world = World()
         self.is_trial = False  # of two prompts, in a folder that is removed
         self.trainer: PPOTrainer | None = None
         self.services: tuple[Service, ...] = ()  # what accompanies the run while it has its lock
@@ -104,6 +103,11 @@ class PPOAgent:
         source = config if isinstance(config, Mapping) else find_config(str(config))
         return cls(load_config(source, overrides), overwrite, resume, reward=reward)
 
+    @cached_property
+    def world(self) -> World:
+        """All processes of the run; the first use meets them, and settles the configuration's device."""
+        return process_group.start(self.config)
+
     @property
     def run_folder(self) -> Path:
         return Path(os.path.expanduser(self.config.run_dir)) / str(self.config.experiment_name)
@@ -118,15 +122,29 @@ class PPOAgent:
         """
         given = {"total_time_steps": total_time_steps, "use_wandb": use_wandb, "use_tensorboard": use_tensorboard}
         self.config = replace_keys(self.config, {key: value for key, value in given.items() if value is not None})
-        self.world = process_group.start(self.config)
         with self.world.contact():
-            self.meet()
+            self.check_outputs()
+            self.start.settle(self.run_folder, self.world)
+            self._check_folder()
         recorded = failures_recorded(self.config, self.run_folder, self.world, self.is_trial)
+        metrics = Metrics()
         with recorded, self.world.contact(), contextlib.ExitStack() as stack:
             trainer = self.build(stack)
-            with disk_errors_as_user_errors(self.run_folder):
-                metrics = self.loop(trainer)
-                self.save(self.run_folder / "agent")
+            stack.enter_context(disk_errors_as_user_errors(self.run_folder))
+            stack.enter_context(self.world.contact())  # the services end with the error that it makes of a lost process
+            run = PPORun(self.config, self.run_folder, trainer, self.is_trial)
+            checkpointer = RunCheckpointer(run, self.services, self._identity)
+            checkpointer.begin(self.start)
+            rescue = Rescue(run, self.services, checkpointer.save)
+            for service in self.services:
+                service.begin(run)
+            while not run.done:
+                with rescue.step():
+                    metrics = trainer.step()
+                with rescue.save_on_error(metrics):
+                    after_iteration(run, self.services, metrics)
+                end_iteration(run, self.services, checkpointer.is_due(), checkpointer.save)
+            self.save(self.run_folder / "agent")
         if not self.is_trial:
             logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", quote(str(self.run_folder / "agent")))
             if agent_config(trainer).system_prompt is None and any(x.system for x in prompts_of(trainer.prompts)):
@@ -137,14 +155,10 @@ class PPOAgent:
                 push_agent(self.config, self.run_folder)
         return metrics
 
-    def meet(self, writes: bool = True) -> None:
-        """Meet the other processes, and check packages and, if the run `writes` to it, its folder; loads nothing."""
-        self.world = process_group.start(self.config)
+    def check_outputs(self) -> None:
+        """Check the packages and the place on the Hub to which the run writes; loads nothing."""
         self.world.on_main(lambda: check_packages(self.config))
         self.world.on_main(lambda: check_push(self.config))
-        if writes:
-            self.start.settle(self.run_folder, self.world)
-            self._check_folder()
 
     def _check_folder(self) -> None:
         self.world.on_main(lambda: self.start.check(self.run_folder, first_checkpoint(self.config)))
@@ -155,7 +169,7 @@ class PPOAgent:
         locks: in them the run folder is locked, and wandb opens, before the models are loaded
         """
         config = self.config
-        self.world = world = process_group.start(config)
+        world = self.world
         if self.start.resume:
             keep_beginning(config, world, self.run_folder / "checkpoints")
         self._warn_of_code()
@@ -189,7 +203,8 @@ class PPOAgent:
                 validation.move_to(str(world.device))
         self._identity = identity.identity_of(config, models, prompts_of(source), reward)
         identity.refuse_other_ranks(config, self._identity, world)
-        self.trainer = PPOTrainer(config, models, source, reward, vec_info, world)
+        is_fresh = self.start.weights_from is None
+        self.trainer = PPOTrainer(config, models, source, reward, vec_info, world, is_fresh)
         settle_sizes(self.trainer)
         if engine:
             engine.attach(self.trainer)
@@ -242,24 +257,6 @@ class PPOAgent:
             ReportService(config.report),  # reads that line
             Interrupts(config.grace_seconds, self.world.is_main, export),  # ends first, before what takes long
         )
-
-    def loop(self, trainer: PPOTrainer) -> dict[str, float]:
-        """Train from the start, or from a checkpoint, to the end; returns the last metrics. All ranks decide the same."""
-        run, services, metrics = PPORun(self.config, self.run_folder, trainer, self.is_trial), self.services, Metrics()
-        checkpointer = RunCheckpointer(run, services, self._identity)
-        checkpointer.begin(self.start)
-
-        rescue = Rescue(run, services, checkpointer.save)
-        with self.world.contact():
-            for service in services:
-                service.begin(run)
-            while not run.done:
-                with rescue.step():
-                    metrics = trainer.step()
-                with rescue.save_on_error(metrics):
-                    after_iteration(run, services, metrics)
-                end_iteration(run, services, checkpointer.is_due(), checkpointer.save)
-        return metrics
 
     def save(self, folder: str | Path) -> None:
         """Write the trained agent, as `agent/` of the run folder holds it. Raises UserError before any training."""

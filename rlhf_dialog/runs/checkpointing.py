@@ -116,7 +116,6 @@ class RunCheckpointer:
                     service.load_state_dict(state.get(service.key))
         with world.fail_together(), checkpoint.as_user_error(source):
             zero_checkpoint.read_partitions(source, state, trainer.engines, world)
-        trainer.starts_from_reference = False
         if (saved_by := world_size_of(state)) != world.size:
             seed_rank(self.config.seed, world, trainer.iteration)
             effect = "random numbers are seeded again, so the run continues, but not exactly as it would have"
@@ -149,7 +148,6 @@ class RunCheckpointer:
                 raise UserError("\n  ".join([f"{source}: its adapter does not fit the model of this run:", *wrong]))
         with self.world.fail_together(), self.trainer.placement.writable_weights():
             missing = load_weights(source, self._modules(), self.world.device)
-        self.trainer.starts_from_reference = False
         fresh = ["the optimizer", "the counters", "the position in the data", "the KL controller", *missing]
         fresh += ["the state of the reward"] if state.get("reward") else []
         logger.info("loaded the weights of %s; newly initialised: %s", source, ", ".join(fresh))

@@ -58,8 +58,8 @@ def report_size(
     memory: bytes that a forecast has for this process
     """
     config, models, plan, prompts = trainer.config, trainer.models, trainer.plan, prompts_of(source)
-    warn_about_replies(trainer.speaker.encoder)
-    warn_about_marks(trainer.speaker.encoder, [*prompts, *(validation.prompts if validation else ())])
+    warn_about_replies(trainer.responder.encoder)
+    warn_about_marks(trainer.responder.encoder, [*prompts, *(validation.prompts if validation else ())])
     count = trained_parameters(m for m in (models.policy, models.critic) if m is not None)
     what = f"environment {config.environment.id}" if config.environment else f"{len(prompts)} prompts"
     about = f", about {human(memory)} of memory" if memory else ""
@@ -108,12 +108,12 @@ def build_simulated(environment: EnvironmentConfig, seed: int, split: str) -> Si
     return found
 
 
-def play_dialogues(speaker: Responder, source: Simulated, numbers: range, at_once: int = 64) -> list[Played]:
+def play_dialogues(responder: Responder, source: Simulated, numbers: range, at_once: int = 64) -> list[Played]:
     """The dialogues of these numbers, at most `at_once` side by side; how many there are changes no dialogue."""
     dialogues = []
     for start in range(0, len(numbers), at_once):
         inputs = source.deal([source[number] for number in numbers[start : start + at_once]])
-        episodes = run_episodes(inputs, speaker)
+        episodes = run_episodes(inputs, responder)
         paid, unpaid = episodes.turn_rewards, [0.0] * len(inputs.environments)
         rewards = unpaid if paid is None else paid.sum(dim=1).tolist()
         dialogues += [Played(*pair) for pair in zip(episodes.dialogues, rewards, strict=True)]
@@ -157,7 +157,7 @@ class DialogueValidation(Validation):
 
     def answer(self, trainer: PPOTrainer) -> list[Played]:
         share = trainer.world.share(range(self.num_prompts))
-        return play_dialogues(trainer.speaker, self.source, share, trainer.config.rollout_size)
+        return play_dialogues(trainer.responder, self.source, share, trainer.config.rollout_size)
 
     def measure(self, shares: list[list[Played]], iteration: int) -> Metrics:
         dialogues = [one for share in shares for one in share]

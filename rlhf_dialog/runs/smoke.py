@@ -15,7 +15,7 @@ from rlhf_dialog.runs.agent import PPOAgent
 
 def smoke(agent: PPOAgent) -> None:
     """Pass two prompts through every stage of the agent's run, in a folder that is removed again."""
-    agent.meet(writes=False)
+    agent.check_outputs()
     check_placement(agent.config, agent.world.device)  # with the numbers of the run itself
     with contextlib.ExitStack() as stack:
         folder = agent.world.on_main(lambda: stack.enter_context(_folder_beside(agent.run_folder)))
@@ -41,8 +41,8 @@ def _answer_once(agent: PPOAgent) -> None:
     turns, device = agent.trainer.rollout.dialogues[0].prompt_turns, str(agent.trainer.models.policy.lm.device)
     agent.trainer, agent.services = None, ()  # one model at a time in the memory of the device
     trust = agent.config.trust_remote_code
-    speaker = ChatAgent.load(agent.run_folder / "agent", device=device, trust_remote_code=trust, trust_config=True)
-    speaker.chat(turns[-1], turns[:-1])
+    responder = ChatAgent.load(agent.run_folder / "agent", device=device, trust_remote_code=trust, trust_config=True)
+    responder.chat(turns[-1], turns[:-1])
 
 
 def two_prompts(config: Config, folder: str, world_size: int) -> Config:

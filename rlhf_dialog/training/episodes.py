@@ -83,10 +83,10 @@ class _Opening:
 class EpisodeInProgress:
     """A dialogue that goes on: all tokens `behind` its first prompt, and the newest part of it, which the policy sees."""
 
-    def __init__(self, environment: Environment, dialogue: Dialogue, speaker: Responder):
-        self.environment, self.dialogue, self.speaker = environment, dialogue, speaker
+    def __init__(self, environment: Environment, dialogue: Dialogue, responder: Responder):
+        self.environment, self.dialogue, self.responder = environment, dialogue, responder
         turns = dialogue.prompt_turns
-        self.prompt, self.start = speaker.encoder.encode_prompt(turns, dialogue.system), 0
+        self.prompt, self.start = responder.encoder.encode_prompt(turns, dialogue.system), 0
         self.openings = [_Opening(turns[number:], number, 0) for number in range(len(turns))]
         self.behind: list[int] = []
         self.past: list[Part] = []
@@ -104,7 +104,7 @@ class EpisodeInProgress:
         self.behind += reply.ids
         text, reward, terminated, cut, info = answer(self.environment, reply.text, limits)
         ended = terminated or cut
-        answer_ids = [] if ended else self.speaker.encoder.encode_heard(reply.ids, text)
+        answer_ids = [] if ended else self.responder.encoder.encode_heard(reply.ids, text)
         said = self.dialogue.with_reply(reply.text, reply.truncated or cut)
         self.dialogue = said.with_user_turn(text) if answer_ids or text else said
         if ended and (known := plain(info)):
@@ -116,12 +116,12 @@ class EpisodeInProgress:
     def _hear(self, reply: str, text: str, answer_ids: list[int]) -> bool:
         """Take in the user's turn; whole oldest turns leave a context without room for them. False where that is not enough."""
         number = len(self.dialogue.prompt_turns) + len(self.dialogue.turns) - 1
-        size, room = self.speaker.context_size, self.speaker.encoder.max_prompt_length
-        if (positions := num_positions(self.speaker.policy.lm)) is not None:
-            room = min(room, positions - self.speaker.sampling.max_new_tokens)  # the longest reply has its positions
+        size, room = self.responder.context_size, self.responder.encoder.max_prompt_length
+        if (positions := num_positions(self.responder.policy.lm)) is not None:
+            room = min(room, positions - self.responder.sampling.max_new_tokens)  # the longest reply has its positions
         end = len(self.behind) + len(answer_ids)
         openings = [*self.openings, _Opening([reply, text], number - 1, end), _Opening([text], number, end)]
-        if rewrites := self.speaker.encoder.rewrites_history:  # each context is written anew
+        if rewrites := self.responder.encoder.rewrites_history:  # each context is written anew
             turns = [*self.dialogue.prompt_turns, *(turn.text for turn in self.dialogue.turns)]
             openings = [_Opening(turns[first:], first, end) for first in range(len(turns))]
         allowed = [x for x in openings if size is None or number - x.number < size]
@@ -131,7 +131,7 @@ class EpisodeInProgress:
             return True
         for i, opening in enumerate(allowed):
             after = [*self.behind, *answer_ids][opening.end :]
-            prompt = self.speaker.encoder.encode_prompt(opening.turns, self.dialogue.system) + after
+            prompt = self.responder.encoder.encode_prompt(opening.turns, self.dialogue.system) + after
             if len(prompt) <= room:
                 self.past, self.openings = self.parts, allowed[i:]
                 self.behind += answer_ids
@@ -164,7 +164,7 @@ def plain(info: dict[str, Any]) -> dict[str, Any]:
     return counts
 
 
-def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
+def run_episodes(inputs: EpisodeInputs, responder: Responder) -> Episodes:
     """Play one episode of each environment; in each round, all dialogues that continue are answered in one batch.
 
     A context without room for another reply loses its oldest turns (`Episodes.segments`); a dialogue is truncated where the
@@ -172,7 +172,7 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
     """
     seeds = repeat(None) if inputs.seeds is None else inputs.seeds
     openings = zip(inputs.environments, seeds, strict=inputs.seeds is not None)
-    talks = [EpisodeInProgress(x, open_episode(x, seed, inputs.limits), speaker) for x, seed in openings]
+    talks = [EpisodeInProgress(x, open_episode(x, seed, inputs.limits), responder) for x, seed in openings]
     for talk, meta in zip(talks, inputs.metas or (), strict=inputs.metas is not None):
         talk.dialogue = talk.dialogue.from_origin(**meta)
     rounds: list[Round] = []
@@ -180,15 +180,15 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
     live = list(range(len(talks)))
     while live:
         contexts = [talks[row].context for row in live]
-        prompts = speaker.batch(contexts, prompt_group_ids(contexts, [talks[row].dialogue for row in live]))
+        prompts = responder.batch(contexts, prompt_group_ids(contexts, [talks[row].dialogue for row in live]))
         uniform = None  # or random numbers (b, T), one row from each stream
         if inputs.streams is not None:
-            drawn = [random_numbers(1, speaker.sampling, torch.device("cpu"), inputs.streams[row]) for row in live]
-            uniform = send(torch.cat(drawn), speaker.policy.lm.device)
-        responses = speaker.generate(prompts, uniform)
+            drawn = [random_numbers(1, responder.sampling, torch.device("cpu"), inputs.streams[row]) for row in live]
+            uniform = send(torch.cat(drawn), responder.policy.lm.device)
+        responses = responder.generate(prompts, uniform)
         rounds.append(Round(live, [len(talks[row].behind) for row in live], responses))
         live = []
-        for row, reply in zip(rounds[-1].rows, speaker.read(responses), strict=True):
+        for row, reply in zip(rounds[-1].rows, responder.read(responses), strict=True):
             last_token = len(talks[row].behind) + len(reply.ids) - 1
             reward, goes_on = talks[row].step(reply, inputs.limits)
             rewards.append((row, last_token, reward))
@@ -203,7 +203,9 @@ def run_episodes(inputs: EpisodeInputs, speaker: Responder) -> Episodes:
     if any(reward for *_, reward in rewards):
         episodes.turn_rewards = place_rewards(rewards, next(x for x in known if x is not None))
     if any(talk.past for talk in talks):
-        episodes.segments = split_contexts([talk.parts for talk in talks], speaker, responses.tokens.response_ids.shape)
+        episodes.segments = split_contexts(
+            [talk.parts for talk in talks], responder, responses.tokens.response_ids.shape
+        )
     return episodes
 
 

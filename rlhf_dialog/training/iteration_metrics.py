@@ -11,7 +11,7 @@ from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.masks import apply_mask, masked_mean, mean
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import metrics_of
-from rlhf_dialog.training.rollout import Clock, Rollout
+from rlhf_dialog.training.rollout import Clock, Collected, Rollout
 from rlhf_dialog.user_code import as_user_error
 
 Metrics = dict[str, float]
@@ -32,7 +32,7 @@ def times(clock: Clock, num_generated: int) -> Metrics:
     return stages | {"FPS": num_generated / seconds}
 
 
-def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
+def rollout_metrics(rollout: Collected, world: World) -> Metrics:
     """Scores, entropy, lengths, and the parts of the reward: means over all episodes or all tokens. Times are this rank's own.
 
     Of a filtered rollout also what the KL cannot see under top-k and top-p.
@@ -58,7 +58,7 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
     return metrics
 
 
-def engine_metrics(rollout: Rollout, sampled_logprobs: Tensor, cap: float, world: World) -> Metrics:
+def engine_metrics(rollout: Collected, sampled_logprobs: Tensor, cap: float, world: World) -> Metrics:
     """How far the engine that sampled is from the policy, over the tokens of all ranks.
 
     `engine/mismatch` and `engine/mismatch_max`: of |log p_engine - log p_policy|. `engine/surprise`: the mean of -log p_policy
@@ -76,7 +76,7 @@ def engine_metrics(rollout: Rollout, sampled_logprobs: Tensor, cap: float, world
     return means | {"engine/mismatch_max": largest}
 
 
-def gain_metrics(rollout: Rollout, num_responses_per_prompt: int, world: World) -> Metrics:
+def gain_metrics(rollout: Collected, num_responses_per_prompt: int, world: World) -> Metrics:
     """What the policy has gained over the reference, from the rollout alone, in all and by each part, with standard errors.
 
     `objective/gain`, `objective/gain_se`, `reward/<name>_gain` of each part, `objective/score_se`; errors are between prompts.
@@ -147,7 +147,7 @@ def means_of_prompts(numbers: Tensor, world: World) -> tuple[list[float], list[f
     return means, [math.sqrt(square / (count - 1) / count) if count > 1 else math.nan for square in squares]
 
 
-def dialogue_metrics(rollout: Rollout, world: World) -> Metrics:
+def dialogue_metrics(rollout: Collected, world: World) -> Metrics:
     """Of dialogues with environments: what they paid, the replies of the policy, and the share of successes where the last info
     says `success`; means over all episodes, of success over those that say it, whose number is `success_of` where some do not."""
     known = [d.meta.get("info", {}).get("success") for d in rollout.dialogues]

@@ -93,10 +93,10 @@ class Segments:
         return send_all([torch.cat([nothing, *whole]), torch.cat([nothing, *parts])], device)
 
 
-def split_contexts(parts: Sequence[Sequence[Part]], speaker: Responder, shape: Sequence[int]) -> Segments:
+def split_contexts(parts: Sequence[Sequence[Part]], responder: Responder, shape: Sequence[int]) -> Segments:
     """The contexts of the replies in dialogues of `shape` (B, T), from the parts of each."""
     spans = [Span(row, part.start, part.end) for row, some in enumerate(parts) for part in some]
-    prompts = speaker.batch([part.prompt for some in parts for part in some], torch.arange(len(spans)))
+    prompts = responder.batch([part.prompt for some in parts for part in some], torch.arange(len(spans)))
     return Segments(prompts, spans, (shape[0], shape[1]))
 
 

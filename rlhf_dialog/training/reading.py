@@ -21,7 +21,7 @@ LARGEST = torch.finfo(torch.float32).max
 Given = str | Sequence[str] | Sequence[int] | Tensor  # a text, turns (of a prompt), or token ids
 
 
-def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep_features: bool) -> dict[str, Tensor]:
+def predict_columns(models: Models, responder: Responder, episodes: Episodes, keep_features: bool) -> dict[str, Tensor]:
     """The models' predictions for the responses, each (B, T): `logprobs, entropy, values, ref_logprobs`, NaN without a reference.
 
     Those of the policy are the sampler's. Where it did not know them, they are computed here, in the contexts of the replies.
@@ -29,11 +29,11 @@ def predict_columns(models: Models, speaker: Responder, episodes: Episodes, keep
     With a reference, for a filtered rollout also `kl_full` and `ref_support_mass` (B, T), and with `keep_features`
     `ref_features` (B, T, .).
     """
-    responses, segments, limits = episodes.responses, episodes.segments, speaker.limits
+    responses, segments, limits = episodes.responses, episodes.segments, responder.limits
     tokens, features = responses.tokens, responses.features
     if segments is not None:
         tokens, features = segments.split_tokens(tokens), None if features is None else segments.split(features)
-    asked, temperature = min(limits.prompts_at_once, len(tokens)), speaker.sampling.temperature
+    asked, temperature = min(limits.prompts_at_once, len(tokens)), responder.sampling.temperature
     known = {name: getattr(responses, name) for name in ("logprobs", "entropy", "values")}
     columns = {name: x for name, x in known.items() if x is not None}
     found = {}
@@ -91,7 +91,7 @@ def read_responses(
 
 
 def read_episodes(
-    prompts: Sequence[Given], responses: Sequence[Given], scores: Sequence[float], speaker: Responder, group_size: int
+    prompts: Sequence[Given], responses: Sequence[Given], scores: Sequence[float], responder: Responder, group_size: int
 ) -> tuple[list[Dialogue], TokenBatch]:
     """The given episodes as dialogues and as tokens.
 
@@ -104,7 +104,7 @@ def read_episodes(
             f"step_on: found {len(prompts)} prompts, {len(responses)} responses and {len(scores)} scores; give one of each "
             "for every episode, at least one"
         )
-    if speaker.sampling.filtered:
+    if responder.sampling.filtered:
         raise UserError(
             "step_on: top_k and top_p leave some tokens out, and which ones is not known of responses from elsewhere; set "
             "top_k: 0 and top_p: 1"
@@ -116,8 +116,8 @@ def read_episodes(
         raise UserError(
             f"step_on: {len(prompts)} responses cannot be divided into {group_size} per prompt (num_responses_per_prompt)"
         )
-    encoder, positions = speaker.encoder, num_positions(speaker.policy.lm)
-    size = speaker.policy.num_ids or num_embeddings(speaker.policy.lm)
+    encoder, positions = responder.encoder, num_positions(responder.policy.lm)
+    size = responder.policy.num_ids or num_embeddings(responder.policy.lm)
     dialogues: list[Dialogue] = []
     all_prompts: list[list[int]] = []
     all_responses: list[list[int]] = []
@@ -142,12 +142,12 @@ def read_episodes(
                 f"step_on: prompts[{i}] is not the prompt before it; {group_size} neighbours answer the same one "
                 "(num_responses_per_prompt)"
             )
-        cut = not speaker.stop.find_ends(torch.tensor([response_ids]))[0]
+        cut = not responder.stop.find_ends(torch.tensor([response_ids]))[0]
         meta = {"split": "given", "index": i, "group": i // group_size}
         dialogues.append(Dialogue(list(turns), response=encoder.reply_text(response_ids), truncated=cut, meta=meta))
         all_prompts.append(prompt_ids)
         all_responses.append(response_ids)
-    return dialogues, speaker.batch(all_prompts, prompt_group_ids(all_prompts, dialogues)).with_replies(all_responses)
+    return dialogues, responder.batch(all_prompts, prompt_group_ids(all_prompts, dialogues)).with_replies(all_responses)
 
 
 def _ids(x: Any, name: str, size: int) -> list[int]:

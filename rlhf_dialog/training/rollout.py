@@ -4,8 +4,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -34,7 +34,8 @@ class Clock:
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
         """Count the time of the block as `name`, which is also the note of an error for want of memory."""
-        on_gpu, start_time = self.device.type == "cuda", time.perf_counter()
+        on_gpu = self.device.type == "cuda"
+        start_time = time.perf_counter()
         start, end = (torch.cuda.Event(enable_timing=True) if on_gpu else None for _ in range(2))
         if start is not None:
             start.record()
@@ -71,13 +72,9 @@ class Clock:
             self._seconds[name] += seconds
 
 
-@dataclass
-class Rollout:
-    """The episodes sampled from one policy: text, tokens, the models' predictions, and the rewards.
-
-    >>> rollout.logprobs.shape == rollout.values.shape == rollout.response_mask.shape  # (B, T)
-    True
-    """
+@dataclass(frozen=True)
+class Collected:
+    """The episodes sampled from one policy: text, tokens, the models' predictions, and the scores."""
 
     dialogues: list[Dialogue]
     tokens: TokenBatch  # prompts and responses
@@ -89,6 +86,7 @@ class Rollout:
     reward_scores: Scores  # raw and weighted values and time of each part; no parts for the caller's scores
     scores: Tensor  # (B,), less the truncation penalty
     turn_rewards: Tensor | None  # (B, T), the environment's rewards, on the last token of each reply; None if all are 0
+    engine_weights: Tensor  # (B, T), of the policy loss; 1 without an engine
     clock: Clock  # of the iteration: "rollout", in it "generation" and "reference" (with the critic), "reward", ...
     num_generated: int  # response tokens that were sampled, including those of dropped episodes
     kl_full: Tensor | None = None  # (B, T), only for a filtered rollout
@@ -96,21 +94,13 @@ class Rollout:
     ref_features: Tensor | None = None  # (B, T, .), for the reference's logits; only under `kl_in: loss`
     num_dropped: int = 0  # episodes that were left out, because a reward gave no score
     is_sampled: bool = True  # by the policy; false for the caller's responses
-    whole: "Rollout | None" = None  # with the dropped episodes, if there are any; without support and features
+    whole: "Collected | None" = None  # with the dropped episodes, if there are any; without support and features
     sampled_logprobs: Tensor | None = None  # (B, T), of the engine that sampled; None without an engine
     # with the groups in whose place others were drawn, if there are any; without support and features
-    drawn: "Rollout | None" = None
+    drawn: "Collected | None" = None
     num_resampled: int = 0  # groups of all ranks that were replaced, and
     num_flat_left: int = 0  # those whose rewards are still all equal
     segments: Segments | None = None  # the contexts of the replies, where oldest turns had to leave some
-    # (B, T), of the policy loss; 1 without an engine
-    engine_weights: Tensor = field(default_factory=lambda: torch.empty(0))
-    rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer, perhaps whitened
-    advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
-    returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
-    # (B, T), of `loss_average`, set by the trainer
-    loss_weights: Tensor = field(default_factory=lambda: torch.empty(0))
-    targets: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), returns in the units of `values`
 
     def __len__(self) -> int:
         return len(self.dialogues)
@@ -139,10 +129,10 @@ class Rollout:
     def columns(self) -> dict[str, Tensor]:
         """All tensors (B, ...) except the tokens, by field name."""
         columns = {column.name: getattr(self, column.name) for column in fields(self)}
-        return {name: x for name, x in columns.items() if isinstance(x, Tensor) and len(x) == len(self)}
+        return {name: x for name, x in columns.items() if isinstance(x, Tensor)}
 
-    def in_segments(self) -> "Rollout":
-        """The rollout with each segment as a row, for models that read tokens in context; else the rollout itself."""
+    def in_segments(self) -> Self:
+        """The episodes with each segment as a row, for models that read tokens in context; else themselves."""
         if self.segments is None:
             return self
         rows = self.segments.rows
@@ -158,8 +148,8 @@ class Rollout:
             **columns,
         )
 
-    def select(self, rows: list[int]) -> "Rollout":
-        """The rollout with only these episodes; `num_generated` and `num_dropped` still count the others."""
+    def select(self, rows: list[int]) -> Self:
+        """Only these episodes; `num_generated` and `num_dropped` still count the others."""
         on_host = torch.tensor(rows, dtype=torch.long)
         at = send(on_host, self.tokens.device)
         columns: dict[str, Any] = {name: x[at] for name, x in self.columns.items()}
@@ -174,35 +164,49 @@ class Rollout:
         )
 
 
-def drop_unscored(rollout: Rollout, group_size: int) -> Rollout:
-    """The rollout without the groups of `group_size` neighbouring episodes in which a score is missing."""
-    scored_rows = rollout.scores.isfinite().view(-1, group_size)
+@dataclass(frozen=True, kw_only=True)
+class Rollout(Collected):
+    """What was collected, with the credit of each token; each (B, T).
+
+    >>> rollout.advantages.shape == rollout.values.shape == rollout.response_mask.shape
+    True
+    """
+
+    rewards: Tensor  # score, environment's rewards and KL penalty; perhaps whitened
+    advantages: Tensor
+    returns: Tensor
+    targets: Tensor  # the returns in the units of `values`
+    loss_weights: Tensor  # of `loss_average`
+
+
+def drop_unscored(collected: Collected, group_size: int) -> Collected:
+    """What was collected without the groups of `group_size` neighbouring episodes in which a score is missing."""
+    scored_rows = collected.scores.isfinite().view(-1, group_size)
     whole = scored_rows.all(dim=1, keepdim=True).expand_as(scored_rows).flatten()
     if whole.all():
-        return rollout
-    kept = rollout.select(whole.nonzero().flatten().tolist())
-    kept.whole = without_features(rollout)
-    return kept
+        return collected
+    return replace(collected.select(whole.nonzero().flatten().tolist()), whole=without_features(collected))
 
 
-def without_features(rollout: Rollout) -> Rollout:
-    """The rollout without what only the update needs."""
-    return replace(rollout, tokens=replace(rollout.tokens, support=None), ref_features=None)
+def without_features(collected: Collected) -> Collected:
+    """What was collected, without what only the update needs."""
+    return replace(collected, tokens=replace(collected.tokens, support=None), ref_features=None)
 
 
-def flat_groups(rollout: Rollout) -> list[list[int]]:
+def flat_groups(collected: Collected) -> list[list[int]]:
     """The rows of each group of responses to one prompt that were all paid the same."""
-    paid: list[float] = rollout.paid.tolist()
+    paid: list[float] = collected.paid.tolist()
     groups: dict[Any, list[int]] = defaultdict(list)
-    for row, dialogue in enumerate(rollout.dialogues):
+    for row, dialogue in enumerate(collected.dialogues):
         groups[dialogue.origin_of("group", row)].append(row)
     return [rows for rows in groups.values() if len({paid[row] for row in rows}) == 1]
 
 
-def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """The episodes of several rollouts, of one turn each, that one policy sampled for different prompts."""
-    full = [one for one in rollouts if len(one)] or rollouts[:1]
-    first, parts = full[0], full[0].reward_scores.parts
+def join_rounds(rounds: Sequence[Collected]) -> Collected:
+    """The episodes of several rounds, of one turn each, that one policy sampled for different prompts."""
+    full = [one for one in rounds if len(one)] or rounds[:1]
+    first = full[0]
+    parts = first.reward_scores.parts
     columns: dict[str, Any] = {name: join_rows([one.columns[name] for one in full], 0) for name in first.columns}
     scores = {
         name: replace(
@@ -218,9 +222,9 @@ def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         dialogues=[dialogue for one in full for dialogue in one.dialogues],
         tokens=join_tokens([one.tokens for one in full]),
         reward_scores=Scores([x for one in full for x in one.reward_scores.total], scores),
-        clock=rollouts[0].clock,
-        num_generated=sum(one.num_generated for one in rollouts),
-        num_dropped=sum(one.num_dropped for one in rollouts),
+        clock=rounds[0].clock,
+        num_generated=sum(one.num_generated for one in rounds),
+        num_dropped=sum(one.num_dropped for one in rounds),
         whole=None,
         **columns,
     )
@@ -228,7 +232,9 @@ def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
 
 def join_tokens(batches: Sequence[TokenBatch]) -> TokenBatch:
     """The rows of all batches, each with prompt groups of its own."""
-    first, groups, number = batches[0], [], 0
+    first = batches[0]
+    groups = []
+    number = 0
     for one in batches:
         assert one.prompt_groups is not None
         groups.append(one.prompt_groups + number)
@@ -247,27 +253,27 @@ def join_tokens(batches: Sequence[TokenBatch]) -> TokenBatch:
 
 def collect_rollout(
     inputs: EpisodeInputs,
-    speaker: Responder,
+    responder: Responder,
     scorer: Scorer,
     models: Models,
     keep_features: bool = False,
     clock: Clock | None = None,
-) -> Rollout:
+) -> Collected:
     """Run one episode per environment, score the dialogues, and compute critic and reference on the responses.
 
-    With `keep_features` the rollout holds `ref_features`; its `clock` is this one, or begins now. Under
+    With `keep_features` the result holds `ref_features`; its `clock` is this one, or begins now. Under
     `rules.skip_unscored` a score may be NaN. Raises UserError when the reward or an environment fails, RewardTimeout when the
     reward takes too long, and RunStopped when the policy's predictions are not finite.
     """
     clock = clock or Clock(models.policy.lm.device)
     with clock.measure("rollout"):
         with clock.measure("generation"):
-            episodes = run_episodes(inputs, speaker)
+            episodes = run_episodes(inputs, responder)
         scoring = scorer.begin(episodes.dialogues)
-        speaker.limits.tell("reference model")
+        responder.limits.tell("reference model")
         with clock.measure("reference"):
-            columns = predict_columns(models, speaker, episodes, keep_features)
-    speaker.limits.tell("reward")
+            columns = predict_columns(models, responder, episodes, keep_features)
+    responder.limits.tell("reward")
     with clock.measure("reward"):
         reward_scores = scoring()
         totals = np.array(reward_scores.total, dtype=np.float64)
@@ -281,35 +287,36 @@ def collect_rollout(
                 f"reward '{scorer.reward.name}': the score {reward_scores.total[row]!r} of dialogue {row} is not a finite "
                 "32-bit number; return smaller values, or lower the weights of the parts"
             )
-    return new_rollout(episodes, columns, reward_scores, scores, clock)
+    return new_collected(episodes, columns, reward_scores, scores, clock)
 
 
 def external_rollout(
     dialogues: list[Dialogue],
     tokens: TokenBatch,
     scores: Sequence[float],
-    speaker: Responder,
+    responder: Responder,
     models: Models,
     keep_features: bool,
-) -> Rollout:
-    """The rollout of B given episodes, with the log-probabilities and values of the policy as it is now."""
-    clock, totals = Clock(models.policy.lm.device), [float(score) for score in scores]
+) -> Collected:
+    """B given episodes, with the log-probabilities and values of the policy as it is now."""
+    clock = Clock(models.policy.lm.device)
+    totals = [float(score) for score in scores]
     episodes = Episodes(dialogues, Responses(tokens, torch.tensor([d.truncated for d in dialogues])))
     with clock.measure("rollout"), clock.measure("reference"):
-        columns = predict_columns(models, speaker, episodes, keep_features)
+        columns = predict_columns(models, responder, episodes, keep_features)
     with clock.measure("reward"):
         precision = torch.promote_types(torch.get_default_dtype(), columns["logprobs"].dtype)
         given = torch.tensor(totals, dtype=precision)
-        rollout = new_rollout(episodes, columns, Scores(totals, parts={}), given, clock)
-    return replace(rollout, is_sampled=False)
+        collected = new_collected(episodes, columns, Scores(totals, parts={}), given, clock)
+    return replace(collected, is_sampled=False)
 
 
-def new_rollout(
+def new_collected(
     episodes: Episodes, columns: dict[str, Any], reward_scores: Scores, scores: Tensor, clock: Clock
-) -> Rollout:
-    """The rollout of these episodes: `columns` as of `predict_columns`, `scores` (B,) on the host."""
+) -> Collected:
+    """These episodes: `columns` as of `predict_columns`, `scores` (B,) on the host."""
     tokens = episodes.responses.tokens
-    return Rollout(
+    return Collected(
         dialogues=episodes.dialogues,
         tokens=tokens,
         truncated=send(episodes.responses.truncated, tokens.device),

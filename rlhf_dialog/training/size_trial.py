@@ -17,7 +17,7 @@ from rlhf_dialog.models.part_sizes import GENERATION, UPDATE, PartSizes
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.scoring import Scores
 from rlhf_dialog.training.episodes import Episodes
-from rlhf_dialog.training.rollout import Clock, Rollout, new_rollout
+from rlhf_dialog.training.rollout import Clock, Rollout, new_collected
 from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.training.update import Microbatch
 
@@ -76,10 +76,10 @@ def largest_that_fits(phase: str, compute: Callable[[int, PartSizes], Any], most
 
 def sample(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
     """Read the longest prompts side by side, with room for the longest responses, and write one token for each."""
-    speaker, tokens = trainer.speaker, longest_prompts(trainer, rows)
-    limits = replace(speaker.limits, rows_at_once=rows, look_every=1, sizes=sizes)
+    responder, tokens = trainer.responder, longest_prompts(trainer, rows)
+    limits = replace(responder.limits, rows_at_once=rows, look_every=1, sizes=sizes)
     uniform = torch.zeros(rows, trainer.config.max_new_tokens, dtype=torch.float64, device=tokens.device)
-    replace(speaker, stop=ENDING, limits=limits).generate(tokens, uniform)
+    replace(responder, stop=ENDING, limits=limits).generate(tokens, uniform)
 
 
 def add_gradients(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
@@ -101,9 +101,9 @@ def _add_two(trainer: PPOTrainer, rows: int) -> None:
 
 def longest_prompts(trainer: PPOTrainer, rows: int) -> TokenBatch:
     """Prompts of `max_prompt_length`, as many of each as a rollout has."""
-    config, encoder = trainer.config, trainer.speaker.encoder
+    config, encoder = trainer.config, trainer.responder.encoder
     groups = torch.arange(rows) // config.num_responses_per_prompt
-    return trainer.speaker.batch([[encoder.pad_id] * config.max_prompt_length] * rows, groups)
+    return trainer.responder.batch([[encoder.pad_id] * config.max_prompt_length] * rows, groups)
 
 
 @torch.no_grad()
@@ -112,7 +112,7 @@ def longest_rollout(trainer: PPOTrainer, rows: int) -> Rollout:
     config, prompts = trainer.config, longest_prompts(trainer, rows)
     ids = torch.full((rows, config.max_new_tokens), prompts.pad_id, device=prompts.device)
     support = None
-    if trainer.speaker.sampling.filtered:
+    if trainer.responder.sampling.filtered:
         kept = min(config.top_k or NUCLEUS, num_logits(trainer.models.policy.lm))
         support = torch.arange(kept, device=prompts.device).expand(*ids.shape, kept)
     tokens = prompts.with_responses(ids, torch.ones(ids.shape, dtype=torch.bool), support)
@@ -122,6 +122,6 @@ def longest_rollout(trainer: PPOTrainer, rows: int) -> Rollout:
         packed = tokens.pack()
         columns["ref_features"] = packed.scatter(reference.features(packed)[0])
     episodes = Episodes([], Responses(tokens, torch.ones(rows, dtype=torch.bool)))
-    rollout = new_rollout(episodes, columns, Scores([], {}), torch.zeros(rows), Clock(prompts.device))
-    rollout.advantages = rollout.targets = rollout.loss_weights = zeros
-    return rollout
+    collected = new_collected(episodes, columns, Scores([], {}), torch.zeros(rows), Clock(prompts.device))
+    credit: dict[str, Any] = dict.fromkeys(("rewards", "advantages", "returns", "targets", "loss_weights"), zeros)
+    return Rollout(**vars(collected), **credit)

@@ -1,9 +1,9 @@
-"""The PPO loop: `PPOTrainer.step` makes one iteration, `train` repeats it until the run's length is reached."""
+"""One iteration of PPO: play, read, score, credit, update. The loop is `while not trainer.done: trainer.step()`."""
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.config.batch_plan import batch_plan
-from rlhf_dialog.config.registry import AdvantageFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
@@ -30,22 +29,23 @@ from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.rewards.base import BaseReward, runs_user_code
 from rlhf_dialog.rewards.scoring import Scorer, begin_scoring, load_state, penalty_keys, state_of
 from rlhf_dialog.training import checks, iteration_metrics, ppo
+from rlhf_dialog.training.credit import assign_credit
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList, newest_turns
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.reading import Given, read_episodes
 from rlhf_dialog.training.rollout import (
     Clock,
+    Collected,
     Rollout,
     collect_rollout,
     drop_unscored,
     external_rollout,
     flat_groups,
-    join_rollouts,
+    join_rounds,
     without_features,
 )
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 from rlhf_dialog.training.update import PPOUpdate
-from rlhf_dialog.user_code import as_user_error, is_of_users
 
 logger = logging.getLogger(__name__)
 NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # null in metrics.jsonl
@@ -53,13 +53,13 @@ NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # 
 
 @dataclass(frozen=True)
 class RolloutEngine:
-    """Another program that writes the responses of training, by `speaker`.
+    """Another program that writes the responses of training, by `responder`.
 
     Before each rollout all ranks call `sync` with the number of iterations so far, which tells the weights of the policy from
     earlier ones. `cap`: the largest of `engine_weights`.
     """
 
-    speaker: Responder
+    responder: Responder
     sync: Callable[[int], None]
     cap: float
 
@@ -80,13 +80,17 @@ class PPOTrainer:
         reward: BaseReward,
         vec_info: VecInfo,
         world: World | None = None,
+        from_reference: bool = True,
     ):
-        self.config, self.models, self.vec_info = config, models, vec_info
+        """`from_reference`: the weights are those of `model_path`, which may be the reference, not of a checkpoint."""
+        self.config = config
+        self.models = models
+        self.vec_info = vec_info
         self.prompts = prompts if isinstance(prompts, Simulated) else PromptList(prompts)
         self.world = world or World()
         self.plan = batch_plan(config, self.world.size)
         self.sizes = PartSizes()  # of all phases, smaller than asked where memory has run out
-        self.speaker = Responder(  # samples here; chats, validation and guard never ask the engine
+        self.responder = Responder(  # samples here; chats, validation and guard never ask the engine
             models.policy,
             prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt),
             Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p),
@@ -95,7 +99,8 @@ class PPOTrainer:
             config.context_size,
         )
         self.rollout_engine: RolloutEngine | None = None
-        skip, penalty = config.on_reward_error == "skip", penalty_keys(config)
+        skip = config.on_reward_error == "skip"
+        penalty = penalty_keys(config)
         self.scorer = Scorer(reward, skip, config.reward_timeout_s, *penalty, self.sizes, self.around_reward)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
         if isinstance(self.prompts, PromptList):
@@ -109,14 +114,19 @@ class PPOTrainer:
         self.estimator = config.estimator
         self.group_size = config.num_responses_per_prompt if self.estimator.needs_groups else 1
         self.keep_features = config.kl_in == "loss"
-        self.noise, self.is_measured = checks.Noise(), False  # of log-probabilities, by rounding, on the first rollout
+        self.noise = checks.Noise()  # of log-probabilities, by rounding
+        self.rounding: Tensor | None = None  # what this rank has measured of it, on its first rollout
+        self.is_measured = False
         self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.sizes, self.tell)
         self.listener: Callable[[int, str], None] | None = None  # hears where each iteration is, once a run shows it
         self.use_sizes()
-        self.iteration, self.time_steps, self.episodes = 0, 0, 0
+        self.iteration = 0
+        self.time_steps = 0
+        self.episodes = 0
         self.rollout: Rollout | None = None
-        # false with weights of a checkpoint
-        self.starts_from_reference = config.reference and config.ref_model in (None, config.model_path)
+        self.starts_from_reference = (
+            from_reference and config.reference and config.ref_model in (None, config.model_path)
+        )
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -129,34 +139,39 @@ class PPOTrainer:
         RewardError when the reward fails.
         """
         self.rollout = None  # its tensors go before the next one's come
-        rollout, rounding = self.collect(self.plan.num_prompts)
-        assert rollout is not None  # each rank has a prompt
+        collected = self.collect(self.plan.num_prompts)
+        assert collected is not None  # each rank has a prompt
         if self.config.resample_flat_groups:
-            rollout = self.resample(rollout)
-        return self.learn_from(rollout, rounding)
+            collected = self.resample(collected)
+        rollout, metrics = self.credit(collected)
+        losses = self.update(rollout.in_segments(), self.iteration + 1, self.lr_scale, self.kl.kl_coef, self.noise)
+        return self.finish(rollout, metrics | losses)
 
-    def collect(self, num_prompts: int, first_group: int = 0) -> tuple[Rollout | None, Tensor | None]:
+    def collect(self, num_prompts: int, first_group: int = 0) -> Collected | None:
         """What `check` returns for this rank's responses to the next prompts; None where it has none of them."""
         episodes = self.next_episodes(num_prompts, first_group)
         with self.world.fail_together(), self.around_reward():
             begin_scoring(self.scorer.reward, "rollout", self.iteration + 1)
         clock = Clock(self.models.policy.lm.device)
-        speaker = self.begin_rollout(clock)
+        responder = self.begin_rollout(clock)
         with self.world.fail_together(), self.placement.rollout():
             if not episodes.environments:
-                return None, None
-            return self.check(collect_rollout(episodes, speaker, self.scorer, self.models, self.keep_features, clock))
+                return None
+            return self.check(collect_rollout(episodes, responder, self.scorer, self.models, self.keep_features, clock))
 
-    def resample(self, rollout: Rollout) -> Rollout:
-        """The rollout with groups of the next prompts in place of those whose episodes were all paid the same.
+    def resample(self, collected: Collected) -> Collected:
+        """What was collected, with groups of the next prompts in place of those whose episodes were all paid the same.
 
         This is dynamic sampling (Yu et al. 2025, DAPO, arXiv 2503.14476, section 3.2); after
         `resample_flat_groups` further rounds, the flat groups of the last one stay.
 
         All ranks draw the same prompts, as many as are missing on all of them, and divide these anew.
         """
-        rounds, flat, num_drawn, num_resampled = [rollout], flat_groups(rollout), self.plan.num_prompts, 0
-        kept = list(range(len(rollout)))
+        rounds = [collected]
+        flat = flat_groups(collected)
+        kept = list(range(len(collected)))
+        num_drawn = self.plan.num_prompts
+        num_resampled = 0
         for _ in range(self.config.resample_flat_groups):
             (count,) = map(int, self.world.sum_numbers([len(flat)]))
             if not count:
@@ -164,30 +179,33 @@ class PPOTrainer:
             given_up = {row for rows in flat for row in rows}
             start = sum(map(len, rounds)) - len(rounds[-1]) if flat else 0
             kept = [row for row in kept if row - start not in given_up]
-            more, _ = self.collect(count, num_drawn)
-            num_drawn, num_resampled, flat = num_drawn + count, num_resampled + count, []
+            more = self.collect(count, num_drawn)
+            num_drawn += count
+            num_resampled += count
+            flat = []
             if more is not None:
                 kept += [sum(map(len, rounds)) + row for row in range(len(more))]
                 rounds[0].clock.add(more.clock)
-                rounds, flat = [*rounds, more], flat_groups(more)
+                rounds.append(more)
+                flat = flat_groups(more)
         (left,) = map(int, self.world.sum_numbers([len(flat)]))
-        drawn = join_rollouts(rounds)
+        drawn = join_rounds(rounds)
         if len(kept) < len(drawn):
-            whole = join_rollouts([without_features(one) if one.whole is None else one.whole for one in rounds])
+            whole = join_rounds([without_features(one) if one.whole is None else one.whole for one in rounds])
             kept_rows = replace(drawn.select(kept), num_dropped=drawn.num_dropped)
-            rollout = replace(kept_rows, drawn=without_features(drawn), whole=whole)
+            collected = replace(kept_rows, drawn=without_features(drawn), whole=whole)
         elif len(rounds) > 1:
-            rollout = drawn
-        return replace(rollout, num_resampled=num_resampled, num_flat_left=left)
+            collected = drawn
+        return replace(collected, num_resampled=num_resampled, num_flat_left=left)
 
     def begin_rollout(self, clock: Clock) -> Responder:
         """Who writes the responses of training: the policy itself, or the engine, to which the weights are sent now."""
-        limits = replace(self.speaker.limits, tell=self.tell, measure=clock.measure)
+        limits = replace(self.responder.limits, tell=self.tell, measure=clock.measure)
         if self.rollout_engine is None:
-            return replace(self.speaker, limits=limits)
+            return replace(self.responder, limits=limits)
         with clock.measure("rollout"), clock.measure("sync"):
             self.rollout_engine.sync(self.iteration)
-        return replace(self.rollout_engine.speaker, limits=limits)
+        return replace(self.rollout_engine.responder, limits=limits)
 
     def around_reward(self) -> AbstractContextManager[None]:
         """Around each call of the reward: it draws numbers of its own, by seed, rank and iteration, and the run draws its own."""
@@ -195,76 +213,65 @@ class PPOTrainer:
             return nullcontext()
         return generators_of_users(self.config.seed, self.world, self.iteration)
 
-    def check(self, rollout: Rollout) -> tuple[Rollout, Tensor | None]:
-        """The rollout without episodes that have no score, and, on the first call, the rounding errors of log-probabilities (K,).
+    def check(self, collected: Collected) -> Collected:
+        """What was collected, without episodes that have no score. Sets `rounding` on the first call.
 
         Raises RunStopped for predictions that are not finite. Here no rank waits for another.
         """
         reference = self.models.ref_policy
-        predictions = {"policy": rollout.logprobs, "critic": rollout.values}
-        predictions |= {} if reference is None else {"reference": rollout.ref_logprobs}
-        sampled = rollout.sampled_logprobs
+        mask = collected.response_mask
+        predictions = {"policy": collected.logprobs, "critic": collected.values}
+        predictions |= {} if reference is None else {"reference": collected.ref_logprobs}
+        sampled = collected.sampled_logprobs
         predictions |= {} if sampled is None else {"engine": sampled}
-        checks.check_numbers(predictions, rollout.response_mask, rollout.dialogues, self.iteration + 1)
+        checks.check_numbers(predictions, mask, collected.dialogues, self.iteration + 1)
         if self.rollout_engine is not None and sampled is not None:
-            cap = self.rollout_engine.cap
-            rollout.engine_weights = ppo.engine_weights(rollout.logprobs, sampled, rollout.response_mask, cap)
-        rollout = drop_unscored(rollout, self.group_size)
-        if self.is_measured:
-            return rollout, None
-        name, model = ("policy", self.models.policy) if reference is None else ("reference", reference)
-        return rollout, checks.measure_rounding(name, model, rollout.in_segments().tokens, self.config.temperature)
+            weights = ppo.engine_weights(collected.logprobs, sampled, mask, self.rollout_engine.cap)
+            collected = replace(collected, engine_weights=weights)
+        collected = drop_unscored(collected, self.group_size)
+        if not self.is_measured and self.rounding is None:
+            name, model = ("policy", self.models.policy) if reference is None else ("reference", reference)
+            tokens = collected.in_segments().tokens
+            self.rounding = checks.measure_rounding(name, model, tokens, self.config.temperature)
+        return collected
 
-    def learn_from(self, rollout: Rollout, rounding: Tensor | None) -> Metrics:
-        """The second half of an iteration, from what `check` returns: advantages, the update, and the metrics of all."""
-        config, iteration, mask, self.rollout = self.config, self.iteration + 1, rollout.response_mask, rollout
-        self.await_ranks(rollout, rounding)
+    def credit(self, collected: Collected) -> tuple[Rollout, Metrics]:
+        """The rollout, which is `rollout` from now on, and the metrics of what `check` returned on all ranks.
+
+        Raises RunStopped where sampling and policy, or policy and reference, do not agree.
+        """
+        iteration = self.iteration + 1
+        self.await_ranks(collected)
         of_engine: Metrics = {}
-        if self.rollout_engine is not None and rollout.sampled_logprobs is not None:
+        if self.rollout_engine is not None and collected.sampled_logprobs is not None:
             of_engine = iteration_metrics.engine_metrics(
-                rollout, rollout.sampled_logprobs, self.rollout_engine.cap, self.world
+                collected, collected.sampled_logprobs, self.rollout_engine.cap, self.world
             )
             checks.check_engine(of_engine, iteration, self.noise)
         if iteration == 1 and self.starts_from_reference:
-            checks.check_start(rollout.logprobs - rollout.ref_logprobs, mask, self.noise, self.world)
+            difference = collected.logprobs - collected.ref_logprobs
+            checks.check_start(difference, collected.response_mask, self.noise, self.world)
         kl_coef = self.kl.kl_coef
-        drawn = rollout if rollout.drawn is None else rollout.drawn
+        drawn = collected if collected.drawn is None else collected.drawn
         # NaN without a reference
         kl = masked_mean(drawn.logprobs - drawn.ref_logprobs, drawn.response_mask, self.world.sum).item()
-        earned, penalties = token_rewards(rollout, config, kl_coef, self.world)
-        rollout.rewards = earned + penalties
-        values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
-        rollout.advantages, rollout.returns, statistics = estimate_advantages(
-            earned, penalties, values, mask, config, self.world, iteration
-        )
-        rollout.targets = rollout.returns
-        rollout.loss_weights = ppo.loss_weights(
-            mask, config.loss_average, config.max_new_tokens, rollout.logprobs, self.world.sum
-        )
-        if self.value_norm is not None and self.estimator.needs_critic:
-            self.value_norm.update(rollout.returns, mask, self.world.sum)
-            rollout.targets = self.value_norm.normalize(rollout.returns)
-        losses = self.update(rollout.in_segments(), iteration, self.lr_scale, kl_coef, self.noise)
-        for rows in self.world.gather(dict(self.sizes.rows)):
-            self.sizes.lower(rows)  # not when a checkpoint is written, whose time depends on the clock
-        if config.reference:
-            self.kl.update(kl)
-        objective = {"objective/kl": kl, "objective/kl_coef": kl_coef} | of_engine
-        return self.metrics(rollout, objective, NO_CRITIC | statistics | losses)
+        rollout, statistics = assign_credit(collected, self.config, kl_coef, self.value_norm, self.world, iteration)
+        self.rollout = rollout
+        return rollout, {"objective/kl": kl, "objective/kl_coef": kl_coef} | of_engine | NO_CRITIC | statistics
 
-    def await_ranks(self, rollout: Rollout, rounding: Tensor | None) -> None:
+    def await_ranks(self, collected: Collected) -> None:
         """Wait for the rollouts of all ranks. Sets `noise` on the first call. Raises RunStopped when no episode is left."""
         if self.world.size > 1:
-            seconds = rollout.clock.seconds
-            seconds["wait"] = rollout.clock.elapsed - seconds["rollout"] - seconds["reward"]
-        if rounding is not None:
+            seconds = collected.clock.seconds
+            seconds["wait"] = collected.clock.elapsed - seconds["rollout"] - seconds["reward"]
+        if not self.is_measured and self.rounding is not None:
             num_bits = 16 if self.placement.reduced_precision else 32
-            self.noise = checks.combine_rounding(rounding, self.world, self.config.temperature, num_bits)
+            self.noise = checks.combine_rounding(self.rounding, self.world, self.config.temperature, num_bits)
             self.is_measured = True
-            if rollout.is_sampled:
-                newest = [Dialogue([text], system=x.system) for x in rollout.dialogues for text in newest_turns(x)]
-                warn_about_cut(self.speaker.encoder, newest, self.world.gather)
-        left, dropped = self.world.sum_numbers([len(rollout), rollout.num_dropped])
+            if collected.is_sampled:
+                newest = [Dialogue([text], system=x.system) for x in collected.dialogues for text in newest_turns(x)]
+                warn_about_cut(self.responder.encoder, newest, self.world.gather)
+        left, dropped = self.world.sum_numbers([len(collected), collected.num_dropped])
         if not left:
             groups = " or their groups" if self.estimator.needs_groups else ""
             raise RunStopped(
@@ -277,7 +284,7 @@ class PPOTrainer:
 
         >>> trainer = PPOAgent.from_config("nlp_ppo.yaml").build()
         >>> prompts = [["Do you have a table for two ?", "Yes . Would you like to sit outside ?"], ["Hello ."]]
-        >>> replies = trainer.speaker.reply([Dialogue(turns) for turns in prompts])
+        >>> replies = trainer.responder.reply([Dialogue(turns) for turns in prompts])
         >>> trainer.step_on(prompts, [reply.ids for reply in replies], scores=[0.5, -1.0])["objective/kl"]
         0.0
 
@@ -291,18 +298,16 @@ class PPOTrainer:
         """
         self.rollout = None
         with self.world.fail_together(), self.placement.rollout():
-            dialogues, tokens = read_episodes(prompts, responses, scores, self.speaker, self.group_size)
-            rollout = external_rollout(dialogues, tokens, scores, self.speaker, self.models, self.keep_features)
-            rollout, rounding = self.check(rollout)
-        return self.learn_from(rollout, rounding)
-
-    def train(self) -> Iterator[Metrics]:
-        """Yield the metrics of each iteration until `total_time_steps`, `max_iterations` or `total_episodes` is reached."""
-        while not self.done:
-            yield self.step()
+            dialogues, tokens = read_episodes(prompts, responses, scores, self.responder, self.group_size)
+            collected = external_rollout(dialogues, tokens, scores, self.responder, self.models, self.keep_features)
+            collected = self.check(collected)
+        rollout, metrics = self.credit(collected)
+        losses = self.update(rollout.in_segments(), self.iteration + 1, self.lr_scale, self.kl.kl_coef, self.noise)
+        return self.finish(rollout, metrics | losses)
 
     @property
     def done(self) -> bool:
+        """Whether `total_time_steps`, `max_iterations` or `total_episodes` is reached."""
         return self.progress >= 1
 
     @property
@@ -326,7 +331,7 @@ class PPOTrainer:
         """Take the sizes of the configuration."""
         self.plan = batch_plan(self.config, self.world.size)
         rows, microbatch = self.asked_sizes
-        self.speaker.limits = replace(self.speaker.limits, rows_at_once=rows, prompts_at_once=microbatch)
+        self.responder.limits = replace(self.responder.limits, rows_at_once=rows, prompts_at_once=microbatch)
         self.update.microbatch_size = microbatch
 
     @property
@@ -342,8 +347,12 @@ class PPOTrainer:
         prompts = [self.prompts[i].from_origin(group=group) for group, i in numbered]
         return self.prompts.deal([prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)])
 
-    def metrics(self, rollout: Rollout, objective: Metrics, losses: Metrics) -> Metrics:
-        """Count the iteration; returns its line of metrics.jsonl, from the update and from the rollout."""
+    def finish(self, rollout: Rollout, numbers: Metrics) -> Metrics:
+        """Count the iteration and adapt the KL coefficient; returns the line of metrics.jsonl, `numbers` and the rollout's."""
+        for rows in self.world.gather(dict(self.sizes.rows)):
+            self.sizes.lower(rows)  # not when a checkpoint is written, whose time depends on the clock
+        if self.config.reference:
+            self.kl.update(numbers["objective/kl"])
         drawn = rollout if rollout.drawn is None else rollout.drawn
         counts = [drawn.num_generated, len(drawn) + drawn.num_dropped]
         num_generated, num_episodes = map(int, self.world.sum_numbers(counts))
@@ -354,17 +363,16 @@ class PPOTrainer:
             "iteration": self.iteration,
             "time_steps": self.time_steps,
             "episodes": self.episodes,
-            **objective,
-            **losses,
+            **numbers,
             **iteration_metrics.times(rollout.clock, num_generated),
             **iteration_metrics.rollout_metrics(drawn, self.world),
             **iteration_metrics.gain_metrics(drawn, self.config.num_responses_per_prompt, self.world),
         }
         if self.config.resample_flat_groups:
             metrics |= {"rollout/resampled": rollout.num_resampled, "rollout/flat_left": rollout.num_flat_left}
-        checks.watch_kl(self.kl, objective["objective/kl"], self.iteration)
+        checks.watch_kl(self.kl, numbers["objective/kl"], self.iteration)
         if self.iteration == 1:
-            metrics["objective/kl_initial"] = objective["objective/kl"]
+            metrics["objective/kl_initial"] = numbers["objective/kl"]
         if isinstance(self.prompts, Simulated):
             metrics |= iteration_metrics.dialogue_metrics(rollout, self.world)
         if rollout.reward_scores.parts:
@@ -402,7 +410,10 @@ class PPOTrainer:
         sizes = state.get("part_sizes", {})
         if sizes.get("asked") == self.asked_sizes:  # who changes the keys begins anew
             self.sizes.lower(sizes["rows"])
-        self.iteration, self.time_steps, self.episodes = state["iteration"], state["time_steps"], state["episodes"]
+        self.iteration = state["iteration"]
+        self.time_steps = state["time_steps"]
+        self.episodes = state["episodes"]
+        self.starts_from_reference = False
         self.update.skipped_in_a_row = state.get("skipped_in_a_row", 0)
         self.sampler.load_state_dict(state["sampler"])
         self.kl.load_state_dict(state["kl_controller"])
@@ -413,63 +424,3 @@ class PPOTrainer:
                 engine.scaler.load_state_dict(state["scalers"][name])
         if "reward" in state:
             load_state(self.scorer.reward, state["reward"])
-
-
-def token_rewards(rollout: Rollout, config: Config, kl_coef: float, world: World) -> tuple[Tensor, Tensor]:
-    """The per-token rewards of a scored rollout in two parts, each (B, T): what was earned, and -kl_coef * KL.
-
-    The first is the score and the environment's rewards, or under `whiten_rewards` the whitened sum of all; the second is 0 then,
-    and under `kl_in: loss`.
-    """
-    mask = rollout.response_mask
-    rewards = ppo.score_rewards(rollout.scores, mask, rollout.turn_rewards)
-    coef_in_reward = kl_coef if config.kl_in == "reward" else 0.0
-    penalties = torch.zeros_like(rewards)
-    if config.reference:
-        penalties = ppo.kl_penalties(rollout.logprobs, rollout.ref_logprobs, mask, coef_in_reward, config.kl_estimator)
-    if config.whiten_rewards:
-        rewards = ppo.whiten(rewards + penalties, mask, world.sum, shift_mean=False)
-        penalties = torch.zeros_like(penalties)
-    return rewards, penalties
-
-
-def estimate_advantages(
-    earned: Tensor,
-    penalties: Tensor,
-    values: Tensor,
-    response_mask: Tensor,
-    config: Config,
-    world: World,
-    iteration: int,
-) -> tuple[Tensor, Tensor, Metrics]:
-    """Advantages by the run's estimator, whitened once over the rollout of all ranks, and returns, each (B, T), with statistics.
-
-    `values` (B, T) and the returns are in units of the rewards. The statistics are the critic's explained variance, or the number
-    of groups whose rewards are all equal. If that is all groups, only KL penalties are left, and whitening, which would amplify
-    them, is left out.
-    """
-    gae_lambda, by_turn = config.gae_lambda if config.use_gae else 1.0, config.credit == "turn"
-    credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt, by_turn, config.group_std)
-    estimator = config.estimator
-    function, who = AdvantageFactory.find(estimator.name), f"advantage_estimator '{estimator.name}'"
-    with as_user_error(who) if is_of_users(function) else nullcontext():
-        advantages, returns = function(earned, penalties, values, response_mask, credit)
-    for x in (advantages, returns):
-        if x.shape != values.shape:
-            wanted = f"two tensors {tuple(values.shape)}, advantages and returns"
-            raise UserError(f"{who}: returned a tensor {tuple(x.shape)}; it must return {wanted}")
-    statistics: Metrics = {}
-    all_flat = False
-    if estimator.needs_groups:
-        flat = ppo.flat_groups(earned, response_mask, credit).item()
-        num_flat, num_groups = map(int, world.sum_numbers((flat, len(values) / credit.num_responses_per_prompt)))
-        statistics, all_flat = {"ppo/flat_groups": num_flat}, num_flat == num_groups
-        if all_flat:
-            text = "iteration %d: the %d responses to each prompt have equal scores, for all %d prompts; there is nothing to "
-            logger.warning(text + "learn from them but the KL", iteration, credit.num_responses_per_prompt, num_groups)
-    if config.use_adv_normalize and not all_flat:
-        advantages = ppo.whiten(advantages, response_mask, world.sum)
-    if estimator.needs_critic:
-        explained = ppo.explained_variance(values, returns, response_mask, world.sum)
-        statistics = {"ppo/explained_variance": explained.item()}
-    return advantages, returns, statistics

@@ -60,9 +60,9 @@ def test_the_best_of_several_replies_is_chosen_among_the_agents_own(monkeypatch,
     agent, seeds = chat_agent(0, None), []
     monkeypatch.setattr(Vowels, "needs", needs)
 
-    def generate(speaker, prompts, sampling, seed, *rest):
+    def generate(responder, prompts, sampling, seed, *rest):
         seeds.append(seed)
-        return generate_replies(speaker, prompts, sampling, seed)
+        return generate_replies(responder, prompts, sampling, seed)
 
     monkeypatch.setattr("rlhf_dialog.evaluation.replies.generate_replies", generate)
     compared = Comparison({"metrics": agent}, ASKED, Judges(Scorer(Vowels())), Sampling(9), seed=3, draws=2, best_of=4)

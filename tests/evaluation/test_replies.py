@@ -74,8 +74,10 @@ def test_sampled_replies_depend_on_the_seed_and_on_neither_batches_nor_ranks(pro
     other = generate_replies(agent, prompts, sampling, 4, 64)
     assert all(1 <= n <= 7 for n in other.num_tokens)
     found = [generate_replies(agent, prompts, sampling, 3, size).dialogues for size in (1, 4, 64)]
-    speaker = Responder(agent.policy, agent.encoder, sampling, agent.stop)
-    shares = [generate_share(speaker, prompts, part, 3, 2, "").dialogues for part in (range(3), range(3, len(prompts)))]
+    responder = Responder(agent.policy, agent.encoder, sampling, agent.stop)
+    shares = [
+        generate_share(responder, prompts, part, 3, 2, "").dialogues for part in (range(3), range(3, len(prompts)))
+    ]
     texts = [[dialogue.response for dialogue in dialogues] for dialogues in (*found, shares[0] + shares[1])]
     assert texts[0] == texts[1] == texts[2] == texts[3] != [dialogue.response for dialogue in other.dialogues]
     assert len(set(texts[0])) > 1
@@ -94,8 +96,8 @@ def test_a_gpu_gives_the_replies_of_a_cpu(prompts, agent, monkeypatch):
     texts = [one.response for one in generate_replies(agent, prompts, Sampling(7), 3, 4).dialogues]
     with pretended_gpu():
         policy = Policy(copy.deepcopy(agent.policy.lm).to(CUDA)).eval()
-        speaker = Responder(policy, agent.encoder, Sampling(7), StopRule(policy, agent.encoder.tokenizer, "<EOU>"))
-        assert [one.response for one in generate_replies(speaker, prompts, Sampling(7), 3, 2).dialogues] == texts
+        responder = Responder(policy, agent.encoder, Sampling(7), StopRule(policy, agent.encoder.tokenizer, "<EOU>"))
+        assert [one.response for one in generate_replies(responder, prompts, Sampling(7), 3, 2).dialogues] == texts
     assert drawn == ["cpu", "cpu"]
 
 

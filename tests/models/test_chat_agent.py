@@ -94,7 +94,7 @@ def test_another_tokenizer_must_not_be_larger_than_the_model(agent_folder, tmp_p
         ChatAgent.load(agent_folder, tokenizer=str(tmp_path))
 
 
-def test_a_speaker_answers_after_all_that_has_been_said(tmp_path):
+def test_a_responder_answers_after_all_that_has_been_said(tmp_path):
     """The user's turn behind the policy's own is seen; replies come in the order of the dialogues, with their ids."""
     folder = save(tmp_path / "sharp", {"max_new_tokens": 8, "temperature": 1e-4}, initializer_range=0.3)
     agent = ChatAgent.load(folder)

@@ -103,8 +103,8 @@ def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, s
     mask = responses.tokens.response_mask
     mask &= torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) > 0.2
     case, models = as_case(case, responses), Models(policy, critic, reference, None)
-    speaker = Responder(policy, None, Sampling(7, 0.8), None, GenerationLimits(prompts_at_once=2))
-    tensors = predict_columns(models, speaker, Episodes([], responses), keep_features=False)
+    responder = Responder(policy, None, Sampling(7, 0.8), None, GenerationLimits(prompts_at_once=2))
+    tensors = predict_columns(models, responder, Episodes([], responses), keep_features=False)
     oracle, oracle_reference = plain.as_made(policy), plain.as_made(reference)
     expected = {"ref_logprobs": plain.evaluated(oracle_reference, case, 0.8).logprobs}
     own = plain.evaluated(oracle, case, 0.8).values

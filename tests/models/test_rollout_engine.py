@@ -35,13 +35,20 @@ def engine_of(urls, folder, **keys):
     return Engine(EngineConfig(**keys), folder / "run", use_lora=False)
 
 
-def responder(speaker, engine):
-    rest = (speaker.policy, speaker.encoder, speaker.sampling, speaker.stop, speaker.limits, speaker.context_size)
+def engine_responder(responder, engine):
+    rest = (
+        responder.policy,
+        responder.encoder,
+        responder.sampling,
+        responder.stop,
+        responder.limits,
+        responder.context_size,
+    )
     return EngineResponder(*rest, engine)
 
 
-def probe_of(speaker):
-    return speaker.encoder.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+def probe_of(responder):
+    return responder.encoder.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
 
 
 @pytest.fixture
@@ -51,14 +58,14 @@ def trainer():
 
 @pytest.fixture
 def fake(trainer):
-    with fake_vllm(trainer.speaker) as server:
+    with fake_vllm(trainer.responder) as server:
         yield server
 
 
 @pytest.fixture
 def engine(trainer, fake, tmp_path):
     engine = engine_of([fake.url], tmp_path)
-    engine.meet(probe_of(trainer.speaker), 200, 0)
+    engine.meet(probe_of(trainer.responder), 200, 0)
     return engine
 
 
@@ -66,14 +73,14 @@ def attach(trainer, engine):
     def sync(iteration):
         engine.model = engine.send(trainer.models.policy, iteration)
 
-    trainer.rollout_engine = RolloutEngine(responder(trainer.speaker, engine), sync, 2.0)
+    trainer.rollout_engine = RolloutEngine(engine_responder(trainer.responder, engine), sync, 2.0)
 
 
 def test_a_group_is_one_request_and_its_replies_are_those_of_the_policy(trainer, fake, engine):
-    speaker = responder(trainer.speaker, engine)
-    prompts = speaker.batch([[5, 6], [7], [5, 6], [5, 6]], torch.tensor([0, 1, 0, 2]))
+    responder = engine_responder(trainer.responder, engine)
+    prompts = responder.batch([[5, 6], [7], [5, 6], [5, 6]], torch.tensor([0, 1, 0, 2]))
     torch.manual_seed(3)
-    found = speaker.generate(prompts)
+    found = responder.generate(prompts)
     torch.manual_seed(3)
     seeds = torch.randint(2**62, (3,)).tolist()
     asked = sorted(fake.prompts, key=lambda body: seeds.index(body["seed"]))
@@ -83,35 +90,35 @@ def test_a_group_is_one_request_and_its_replies_are_those_of_the_policy(trainer,
     assert {(x["temperature"], x["max_tokens"], x["logprobs"], x["return_token_ids"]) for x in asked} == {
         (0.7, 5, 0, True)
     }
-    assert all(x["stop_token_ids"] == speaker.stop.end_ids and "logit_bias" not in x for x in asked)
-    ours = read_policy(speaker.policy, found.tokens, 0.7, 4)["logprobs"]
+    assert all(x["stop_token_ids"] == responder.stop.end_ids and "logit_bias" not in x for x in asked)
+    ours = read_policy(responder.policy, found.tokens, 0.7, 4)["logprobs"]
     assert torch.allclose(found.sampled_logprobs, ours, atol=1e-5)
     assert found.logprobs is found.entropy is found.values is None
     rows = zip(found.tokens.response_ids, found.tokens.response_mask, strict=True)
-    ends = [speaker.stop.find_ends(ids[mask][None])[0] for ids, mask in rows]
+    ends = [responder.stop.find_ends(ids[mask][None])[0] for ids, mask in rows]
     assert found.truncated.tolist() == [not end for end in ends]
     of_seeds = [torch.Generator().manual_seed(seeds[0] + i) for i in (0, 1)]
-    uniform = torch.cat([random_numbers(1, speaker.sampling, torch.device("cpu"), seed) for seed in of_seeds])
-    expected = speaker.local().generate(speaker.batch([[5, 6]] * 2), uniform)
-    assert speaker.read(expected) == [speaker.read(found)[row] for row in (0, 2)]
+    uniform = torch.cat([random_numbers(1, responder.sampling, torch.device("cpu"), seed) for seed in of_seeds])
+    expected = responder.local().generate(responder.batch([[5, 6]] * 2), uniform)
+    assert responder.read(expected) == [responder.read(found)[row] for row in (0, 2)]
     assert len({tuple(ids.tolist()) for ids in found.tokens.response_ids[[0, 2, 3]]}) > 1  # equal prompts, other seeds
 
 
 def test_a_stream_of_a_dialogue_gives_each_row_its_own_seed(trainer, fake, engine):
-    speaker = responder(trainer.speaker, engine)
+    responder = engine_responder(trainer.responder, engine)
     uniform = torch.full((2, 5), 0.25, dtype=torch.float64)
-    speaker.generate(speaker.batch([[5, 6], [5, 6]], torch.tensor([0, 0])), uniform)
+    responder.generate(responder.batch([[5, 6], [5, 6]], torch.tensor([0, 0])), uniform)
     assert [(body["n"], body["seed"]) for body in fake.prompts] == [(1, 2**51)] * 2
-    assert len(speaker.generate(speaker.batch([])).tokens) == 0
+    assert len(responder.generate(responder.batch([])).tokens) == 0
 
 
 def test_ids_that_are_no_tokens_get_no_probability(trainer, tmp_path):
     trainer.models.policy.num_ids = 250
-    with fake_vllm(trainer.speaker) as fake:  # which compares the bias of each request
+    with fake_vllm(trainer.responder) as fake:  # which compares the bias of each request
         engine = engine_of([fake.url], tmp_path)
-        engine.meet(probe_of(trainer.speaker), 200, 0)
-        speaker = responder(trainer.speaker, engine)
-        found = speaker.generate(speaker.batch([[5, 6]] * 8))
+        engine.meet(probe_of(trainer.responder), 200, 0)
+        responder = engine_responder(trainer.responder, engine)
+        found = responder.generate(responder.batch([[5, 6]] * 8))
     assert fake.prompts[0]["logit_bias"]["250"] == -100
     assert int(found.tokens.response_ids[found.tokens.response_mask].max()) < 250
 
@@ -127,16 +134,16 @@ def test_iterations_with_new_weights_before_each(trainer, fake, engine):
     assert [path.name for path in engine.folder.iterdir()] == [engine.model]
     engine.leave()
     assert not [*engine.folder.iterdir()]
-    assert all(torch.equal(x, fake.start[name]) for name, x in fake.speaker.policy.lm.state_dict().items())
+    assert all(torch.equal(x, fake.start[name]) for name, x in fake.responder.policy.lm.state_dict().items())
 
 
 @pytest.mark.parametrize("keys", [{"max_prompt_length": 12}, {"context_size": 1, "kl_in": "loss"}, {}])
 def test_dialogues_of_several_turns_and_segments(tmp_path, keys):
     source = Simulated(lambda: Letters("so ?"), 3, EpisodeLimits())
     trainer = make_trainer(prompts=source, new_lm=llama, gamma=1.0, **keys)
-    with fake_vllm(trainer.speaker) as fake:
+    with fake_vllm(trainer.responder) as fake:
         engine = engine_of([fake.url], tmp_path)
-        engine.meet(probe_of(trainer.speaker), 200, 0)
+        engine.meet(probe_of(trainer.responder), 200, 0)
         attach(trainer, engine)
         row = trainer.step()
     assert row["engine/mismatch"] < 1e-5
@@ -182,9 +189,9 @@ def _cut(choice, reason):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_answer_with_a_fault_stops_the_run(trainer, fake, engine, fault):
     fake.change, words = FAULTS[fault]
-    speaker = responder(trainer.speaker, engine)
+    responder = engine_responder(trainer.responder, engine)
     with pytest.raises(RunStopped) as caught:
-        speaker.generate(speaker.batch([[5, 6]] * 2, torch.tensor([0, 0])))
+        responder.generate(responder.batch([[5, 6]] * 2, torch.tensor([0, 0])))
     assert words in str(caught.value)
     assert fake.url in str(caught.value)
     assert len(fake.prompts) == 1
@@ -211,39 +218,39 @@ def broken(answer):
 )
 def test_a_server_that_fails_is_asked_three_times_and_its_words_are_shown(trainer, fake, engine, answer, words, tries):
     fake.change = broken(answer)
-    speaker = responder(trainer.speaker, engine)
+    responder = engine_responder(trainer.responder, engine)
     with pytest.raises(RunStopped) as caught:
-        speaker.generate(speaker.batch([[5, 6]]))
+        responder.generate(responder.batch([[5, 6]]))
     assert len(fake.prompts) == tries
     assert all(word in str(caught.value) for word in [*words, fake.url])
     assert len(str(caught.value)) < 500
 
 
 def test_a_server_that_hangs_or_is_gone(trainer, fake, engine):
-    speaker, clients = responder(trainer.speaker, engine), engine.clients
+    responder, clients = engine_responder(trainer.responder, engine), engine.clients
     fake.change = lambda *_: fake.closing.wait()
     engine.clients = [replace(client, seconds=0.05) for client in clients]
     with pytest.raises(RunStopped, match="no complete answer"):
-        speaker.generate(speaker.batch([[5, 6]]))
+        responder.generate(responder.batch([[5, 6]]))
     fake.http.shutdown()
     fake.http.server_close()
     with pytest.raises(RunStopped, match="tried 3 times"):
-        speaker.generate(speaker.batch([[5, 6]]))
+        responder.generate(responder.batch([[5, 6]]))
 
 
 def test_two_servers_share_the_groups_and_give_the_replies_of_one(trainer, tmp_path):
-    with fake_vllm(trainer.speaker) as one, fake_vllm(trainer.speaker) as two:
+    with fake_vllm(trainer.responder) as one, fake_vllm(trainer.responder) as two:
         found = []
         for urls in ([one.url], [one.url, two.url]):
             engine = engine_of(urls, tmp_path)
-            engine.meet(probe_of(trainer.speaker), 200, 0)
-            speaker = responder(trainer.speaker, engine)
+            engine.meet(probe_of(trainer.responder), 200, 0)
+            responder = engine_responder(trainer.responder, engine)
             torch.manual_seed(0)
-            found.append(speaker.generate(speaker.batch([[5, 6], [7], [8, 9]])))
+            found.append(responder.generate(responder.batch([[5, 6], [7], [8, 9]])))
         assert (len(one.prompts), len(two.prompts)) == (3 + 2, 1)
         two.change = broken((500, b""))
         with pytest.raises(RunStopped, match=two.url):
-            speaker.generate(speaker.batch([[5, 6], [7], [8, 9]]))
+            responder.generate(responder.batch([[5, 6], [7], [8, 9]]))
     assert torch.equal(found[0].tokens.response_ids, found[1].tokens.response_ids)
     assert torch.equal(found[0].sampled_logprobs, found[1].sampled_logprobs)
 
@@ -280,23 +287,23 @@ def answers(path, answer):
 def test_what_the_handshake_refuses(trainer, fake, tmp_path, fault, words):
     fault(fake)
     with pytest.raises((UserError, RunStopped)) as caught:
-        engine_of([fake.url], tmp_path).meet(probe_of(trainer.speaker), 200, 0)
+        engine_of([fake.url], tmp_path).meet(probe_of(trainer.responder), 200, 0)
     assert all(word in str(caught.value) for word in [*words, fake.url])
 
 
 def test_a_cpu_server_that_would_keep_the_output_embedding_is_refused(trainer, fake, tmp_path):
     engine = engine_of([fake.url], tmp_path)
     with pytest.raises(UserError, match="use_lora"):
-        engine.meet(probe_of(trainer.speaker), 200, 0, is_tied=True)
+        engine.meet(probe_of(trainer.responder), 200, 0, is_tied=True)
     fake.settings["device_config"] = {"device": "cuda"}
-    engine.meet(probe_of(trainer.speaker), 200, 0, is_tied=True)
+    engine.meet(probe_of(trainer.responder), 200, 0, is_tied=True)
 
 
 def test_a_server_without_dev_mode_is_met_but_reads_no_files(trainer, fake, tmp_path):
     hidden = ("/server_info", "/collective_rpc")
     fake.change = lambda path, body, *found: (404, {"detail": "Not Found"}) if path in hidden else found
     engine = engine_of([fake.url], tmp_path)
-    engine.meet(probe_of(trainer.speaker), 200, 0)
+    engine.meet(probe_of(trainer.responder), 200, 0)
     with pytest.raises(RunStopped, match="VLLM_SERVER_DEV_MODE"):
         engine.send(trainer.models.policy, 0)
 
@@ -313,7 +320,7 @@ def test_a_folder_that_others_could_fill_is_refused(trainer, fake, tmp_path, pre
         engine.folder.mkdir()
         engine.folder.chmod(0o770)
     with pytest.raises(UserError, match=r"engine\.folder"):
-        engine.meet(probe_of(trainer.speaker), 200, 0)
+        engine.meet(probe_of(trainer.responder), 200, 0)
     assert not fake.paths
 
 
@@ -344,7 +351,7 @@ def test_addresses_and_tokens_that_cannot_be(tmp_path, keys, words):
 
 def test_a_token_is_sent_with_each_request(trainer, fake, tmp_path, monkeypatch):
     monkeypatch.setenv("ENGINE_TOKEN", "abc")
-    engine_of([fake.url], tmp_path, token_env="ENGINE_TOKEN").meet(probe_of(trainer.speaker), 200, 0)
+    engine_of([fake.url], tmp_path, token_env="ENGINE_TOKEN").meet(probe_of(trainer.responder), 200, 0)
     assert {headers["Authorization"] for headers in fake.headers} == {"Bearer abc"}
 
 
@@ -352,12 +359,12 @@ def test_a_token_is_sent_with_each_request(trainer, fake, tmp_path, monkeypatch)
     "sampling", [Sampling(top_k=3), Sampling(top_p=0.9), Sampling(min_new_tokens=2), Sampling(greedy=True)]
 )
 def test_sampling_that_an_engine_cannot_tell_is_refused(trainer, engine, sampling):
-    speaker = replace(trainer.speaker, sampling=sampling)
+    responder = replace(trainer.responder, sampling=sampling)
     with pytest.raises(UserError, match="top_k: 0"):
-        responder(speaker, engine)
+        engine_responder(responder, engine)
 
 
 def test_a_separator_that_is_text_is_refused(trainer, engine):
-    trainer.speaker.stop.is_text = True
+    trainer.responder.stop.is_text = True
     with pytest.raises(UserError, match="turn_separator"):
-        responder(trainer.speaker, engine)
+        engine_responder(trainer.responder, engine)

@@ -20,7 +20,7 @@ from rlhf_dialog.models.lora import add_adapters, trainable_parameters
 from rlhf_dialog.models.saved_agent import kept_system_prompt, save_agent, set_system_prompt
 from rlhf_dialog.rewards.scalar_model import RewardInput
 from rlhf_dialog.runs.identity import tokenizer_fingerprint
-from rlhf_dialog.task_oriented.world.users.language_model import load_speaker
+from rlhf_dialog.task_oriented.world.users.language_model import load_responder
 from tests.parts.tiny import CHATML, byte_tokenizer, chat_tokenizer, gpt2, llama
 from tests.parts.trainers import make_trainer
 
@@ -176,7 +176,7 @@ def test_all_readers_of_templates_read_an_agent_as_before_it_was_saved(tmp_path,
     for _ in range(2):
         tokenizer = read_tokenizer(str(folder), "--agent")
         assert tokenizer_fingerprint(tokenizer) == tokenizer_fingerprint(before)
-        for agent in (ChatAgent.load(folder), load_agent(folder), load_speaker(str(folder), sampling=())):
+        for agent in (ChatAgent.load(folder), load_agent(folder), load_responder(str(folder), sampling=())):
             assert agent.encoder.encode_prompt(turns[-3:]) == encoder.encode_prompt(turns[-3:])
             assert (agent.settings.turn_separator, agent.settings.max_new_tokens) == (separator, 9)
         bot_agent = tmp_path / f"copy {len(read)}"

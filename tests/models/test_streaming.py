@@ -15,7 +15,7 @@ from tests.parts.tiny import byte_tokenizer, chat_tokenizer, gpt2
 TURNS = [["Hello"], ["One", "Two two two", "Three"], ["Where is the ladder ?"]]
 
 
-def speaker(lm, separator="<EOU>", tokenizer=None, packing=True, **sampling) -> Responder:
+def responder(lm, separator="<EOU>", tokenizer=None, packing=True, **sampling) -> Responder:
     lm.set_attn_implementation(ATTENTION if packing else "sdpa")
     tokenizer = tokenizer or byte_tokenizer(separator_token=separator == "<EOU>")
     policy = Policy(lm).eval()
@@ -23,19 +23,19 @@ def speaker(lm, separator="<EOU>", tokenizer=None, packing=True, **sampling) -> 
     return Responder(policy, encoder, Sampling(**sampling), StopRule(policy, tokenizer, separator))
 
 
-def steps_of(speaker: Responder, turns, numbers) -> list[list[GrowingReply]]:
+def steps_of(responder: Responder, turns, numbers) -> list[list[GrowingReply]]:
     """What is shown after each token."""
     steps: list[list[GrowingReply]] = []
-    stream(speaker, turns, lambda replies: steps.append(replies) is None, numbers)
+    stream(responder, turns, lambda replies: steps.append(replies) is None, numbers)
     return steps
 
 
 KINDS = {
-    "packed": lambda: speaker(gpt2(initializer_range=0.1), max_new_tokens=40),
-    "padded": lambda: speaker(gpt2(initializer_range=0.1), packing=False, max_new_tokens=40),
-    "filtered": lambda: speaker(gpt2(), max_new_tokens=30, top_p=0.9, temperature=1.3),
-    "separator of text": lambda: speaker(gpt2(initializer_range=0.1), separator="Q", max_new_tokens=40),
-    "chat template": lambda: speaker(gpt2(vocab_size=261), "chat_template", chat_tokenizer(), max_new_tokens=30),
+    "packed": lambda: responder(gpt2(initializer_range=0.1), max_new_tokens=40),
+    "padded": lambda: responder(gpt2(initializer_range=0.1), packing=False, max_new_tokens=40),
+    "filtered": lambda: responder(gpt2(), max_new_tokens=30, top_p=0.9, temperature=1.3),
+    "separator of text": lambda: responder(gpt2(initializer_range=0.1), separator="Q", max_new_tokens=40),
+    "chat template": lambda: responder(gpt2(vocab_size=261), "chat_template", chat_tokenizer(), max_new_tokens=30),
 }
 
 

@@ -1,5 +1,7 @@
 """The losses and gradients of published recipes are those of TRL's GRPOTrainer on the same batch."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from datasets import Dataset
@@ -9,6 +11,7 @@ from rlhf_dialog.config.registry import LossFactory
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.update import Microbatch
 from tests.parts.processes import ROOT
+from tests.parts.rollouts import with_credit
 from tests.parts.tiny import byte_tokenizer, llama
 from tests.parts.trainers import collect_next, make_trainer
 
@@ -43,15 +46,17 @@ def test_loss_and_gradient_are_those_of_trl(name, tmp_path, monkeypatch):
     small = {"num_mini_batch": 1, "entropy_coef": 0, "kl_coef": 0, "rollout_batch_size": 8, "max_new_tokens": LENGTH}
     keys = {"advantage_estimator": "grpo", "temperature": TEMPERATURE, **small, **ours}
     trainer = make_trainer(new_lm=llama, double=True, **keys)
-    rollout, lm = collect_next(trainer), trainer.models.policy.lm
-    mask, tokens = rollout.response_mask, rollout.tokens
+    collected = collect_next(trainer)
+    lm = trainer.models.policy.lm
+    mask = collected.response_mask
+    tokens = collected.tokens
     assert len({*mask.sum(dim=1).tolist()}) > 1
     torch.manual_seed(4)
-    old = rollout.logprobs + 0.3 * torch.randn_like(rollout.logprobs)
-    per_reply = torch.randn(len(rollout), dtype=torch.float64)
-    rollout.logprobs = old
-    rollout.advantages = per_reply.unsqueeze(1).expand_as(old) * mask
-    rollout.loss_weights = ppo.loss_weights(mask, trainer.config.loss_average, LENGTH, old)
+    old = collected.logprobs + 0.3 * torch.randn_like(collected.logprobs)
+    per_reply = torch.randn(len(collected), dtype=torch.float64)
+    weights = ppo.loss_weights(mask, trainer.config.loss_average, LENGTH, old)
+    advantages = per_reply.unsqueeze(1).expand_as(old) * mask
+    rollout = with_credit(replace(collected, logprobs=old), advantages=advantages, loss_weights=weights)
     ((at, batch),) = tokens.microbatches(len(tokens))
     losses, statistics = trainer.update.losses(Microbatch(rollout, at, batch), mask.sum(), is_first=False)
     assert name == "SAPO" or 0 < statistics["ppo/clip_fraction"] < 1

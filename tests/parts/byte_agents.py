@@ -19,11 +19,11 @@ def agent_of(lm, packing=True) -> ChatAgent:
 
 
 @torch.no_grad()
-def token_by_token(speakers, dialogue, temperature=1.0):
-    """Each token of the reply, and the log-probabilities (V) before it by the plain model of each speaker."""
-    encoder = speakers[0].encoder
+def token_by_token(responders, dialogue, temperature=1.0):
+    """Each token of the reply, and the log-probabilities (V) before it by the plain model of each responder."""
+    encoder = responders[0].encoder
     ids, reply = encoder.encode_prompt(dialogue.prompt_turns), encoder.encode_reply(dialogue.response)
     for token in reply[:-1] if dialogue.truncated else reply:
-        logits = [one.policy.lm(torch.tensor([ids])).logits[0, -1] for one in speakers]
+        logits = [one.policy.lm(torch.tensor([ids])).logits[0, -1] for one in responders]
         yield token, [(x / temperature).log_softmax(-1) for x in logits]
         ids = [*ids, token]

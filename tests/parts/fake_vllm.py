@@ -23,9 +23,11 @@ SENT |= {"stop": [], "ignore_eos": True, "skip_special_tokens": False}
 class FakeVLLM:
     """`change(path, body, status, answer)` gives another status and answer, or None after a fault of its own."""
 
-    def __init__(self, speaker: Responder, **settings):
-        self.speaker = Responder(copy.deepcopy(speaker.policy), speaker.encoder, speaker.sampling, speaker.stop)
-        self.start = copy.deepcopy(speaker.policy.lm.state_dict())
+    def __init__(self, responder: Responder, **settings):
+        self.responder = Responder(
+            copy.deepcopy(responder.policy), responder.encoder, responder.sampling, responder.stop
+        )
+        self.start = copy.deepcopy(responder.policy.lm.state_dict())
         self.adapters, self.paths, self.prompts, self.lock = {}, [], [], threading.Lock()
         self.length, self.base = 256, "base"
         self.settings = {"model_config": {"dtype": "torch.float32"}, "lora_config": {"max_lora_rank": 16}}
@@ -52,7 +54,7 @@ class FakeVLLM:
             return 200, {"data": cards + [{"id": name, "parent": self.base} for name in self.adapters]}
         if path == "/tokenize":
             return 200, {
-                "tokens": self.speaker.encoder.tokenizer(body["prompt"], add_special_tokens=False)["input_ids"]
+                "tokens": self.responder.encoder.tokenizer(body["prompt"], add_special_tokens=False)["input_ids"]
             }
         if path == "/v1/load_lora_adapter":
             if body["lora_name"] in self.adapters:
@@ -72,14 +74,14 @@ class FakeVLLM:
         return self.complete(body) if path == "/v1/completions" else (404, {"detail": "Not Found"})
 
     def load(self, state):
-        self.speaker.policy.lm.load_state_dict(state, strict=False)
+        self.responder.policy.lm.load_state_dict(state, strict=False)
 
     def complete(self, body):
         if body["model"] != self.base and body["model"] not in self.adapters:
             return 404, {"error": {"message": f"The model `{body['model']}` does not exist."}}
         assert SENT.items() <= body.items()
         self.prompts.append(body)
-        lm, name = self.speaker.policy.lm, self.speaker.policy.adapter
+        lm, name = self.responder.policy.lm, self.responder.policy.adapter
         for key, x in self.adapters.get(body["model"], {}).items():
             key = key.removeprefix("base_model.model.").replace(".weight", f".{name}.weight")
             lm.get_parameter(key).data.copy_(x)
@@ -89,12 +91,12 @@ class FakeVLLM:
                 rows = lm(torch.tensor([ids])).logits[0].log_softmax(-1)
             told = [{str(i): {"logprob": row[i].item()}} for i, row in zip(ids[1:], rows, strict=False)]
             return 200, {"choices": [{"index": 0, "prompt_logprobs": [None, *told]}]}
-        size = self.speaker.policy.num_ids or num_logits(lm)
+        size = self.responder.policy.num_ids or num_logits(lm)
         assert body.get("logit_bias", {}) == {str(i): -100 for i in range(size, num_logits(lm))}
-        sampling = replace(self.speaker.sampling, max_new_tokens=body["max_tokens"], temperature=body["temperature"])
+        sampling = replace(self.responder.sampling, max_new_tokens=body["max_tokens"], temperature=body["temperature"])
         seeds = [torch.Generator().manual_seed(body["seed"] + i) for i in range(body["n"])]
         uniform = torch.cat([random_numbers(1, sampling, torch.device("cpu"), seed) for seed in seeds])
-        local = self.speaker.local(sampling)
+        local = self.responder.local(sampling)
         found = local.generate(local.batch([body["prompt"]] * body["n"]), uniform)
         choices = []
         for i, row in enumerate(found.tokens.response_mask):
@@ -107,9 +109,9 @@ class FakeVLLM:
 
 
 @contextmanager
-def fake_vllm(speaker: Responder):
+def fake_vllm(responder: Responder):
     """A fake server, its address in `url`."""
-    fake = FakeVLLM(speaker)
+    fake = FakeVLLM(responder)
     with serving(fake) as server:
         fake.url, fake.http, fake.closing = server.url.removesuffix("/score"), server.http, server.closing
         fake.headers = server.headers

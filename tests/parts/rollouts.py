@@ -8,6 +8,7 @@ from rlhf_dialog.data.prompt_ids import PromptEncoder
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.training.rollout import Collected, Rollout
 from tests.parts.tiny import byte_tokenizer, gpt2
 
 PAD, EOS, EOU = 256, 257, 258
@@ -39,6 +40,13 @@ def world(ref_seed=0, value_head=True, critic=False):
             nn.init.normal_(module.value_head.weight)
     tokenizer = byte_tokenizer()
     return Models(policy, apart, ref_policy, tokenizer), PromptEncoder(tokenizer, "<EOU>", 64)
+
+
+def with_credit(collected: Collected, **columns: torch.Tensor) -> Rollout:
+    """The rollout with this credit; 0 in the columns that are left out, and loss weights of 1."""
+    zeros = torch.zeros_like(collected.logprobs)
+    credit = dict.fromkeys(("rewards", "advantages", "returns", "targets"), zeros) | {"loss_weights": zeros + 1}
+    return Rollout(**vars(collected), **(credit | columns))
 
 
 def ids_of(text):

@@ -8,7 +8,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.models.loading import load_models
-from rlhf_dialog.training.rollout import Rollout
+from rlhf_dialog.training.rollout import Collected
 from rlhf_dialog.training.trainer import PPOTrainer
 from tests.parts.trainers import PROMPTS, Places, collect_stored, make_trainer, parameters, settings
 
@@ -40,8 +40,8 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     return max(((found[key] - expected[key]).norm() / expected[key].norm()).item() for key in expected)
 
 
-def sgd_learner(rollout: Rollout | None, rows: list[list[int]], ranks: World, **keys) -> PPOTrainer:
-    """A trainer that descends with plain SGD on its rank's rows of a stored rollout; ZeRO or FSDP2 may divide its weights."""
+def sgd_learner(collected: Collected | None, rows: list[list[int]], ranks: World, **keys) -> PPOTrainer:
+    """A trainer that descends with plain SGD on its rank's rows of what was collected; ZeRO or FSDP2 may divide its weights."""
     original = placement.new_optimizer
     placement.new_optimizer = lambda module, config, lr: torch.optim.SGD(module.parameters(), lr=LR)
     original_head, policy_module.new_value_head = policy_module.new_value_head, _value_head
@@ -51,8 +51,8 @@ def sgd_learner(rollout: Rollout | None, rows: list[list[int]], ranks: World, **
         )
     finally:
         placement.new_optimizer, policy_module.new_value_head = original, original_head
-    if rollout is not None:
-        collect_stored(trainer, rollout, rows[ranks.rank])
+    if collected is not None:
+        collect_stored(trainer, collected, rows[ranks.rank])
     return trainer
 
 
@@ -76,9 +76,7 @@ def lora_trainer(folder: str, world: World | None = None, double: bool = True, *
             if "lora_B" in name or "value_head" in name:  # at zero nothing below them has a gradient
                 p.data += (torch.arange(p.numel()).sin() / 10).view(p.shape).to(p)
     torch.manual_seed(config.seed)
-    trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world)
-    trainer.starts_from_reference = False
-    return trainer
+    return PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world, from_reference=False)
 
 
 def whole_step(trainer: PPOTrainer) -> dict:

@@ -23,8 +23,8 @@ def respond_to(
     policy: Any, ids: Tensor, mask: Tensor, sampling: Any, stop: Any, pad_id: int, groups: Any = None, **limits: Any
 ) -> Responses:
     """Responses to prompts (B, P); the limits by name."""
-    speaker = Responder(policy, None, sampling, stop, GenerationLimits(**limits))  # type: ignore[arg-type]
-    return speaker.generate(prompts_of(ids, mask, pad_id, groups))
+    responder = Responder(policy, None, sampling, stop, GenerationLimits(**limits))  # type: ignore[arg-type]
+    return responder.generate(prompts_of(ids, mask, pad_id, groups))
 
 
 def columns_of(responses: Responses) -> dict[str, Tensor | None]:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import torch
 
@@ -100,16 +101,17 @@ class Holes(BaseReward):
 
 
 def collect_next(trainer):
-    """The rollout of the next prompts, without an update."""
+    """What is collected on the next prompts, without an update."""
     scorer, keep_features, clock = trainer.scorer, trainer.keep_features, Clock(trainer.models.policy.lm.device)
-    speaker = trainer.begin_rollout(clock)
-    return collect_rollout(trainer.next_episodes(), speaker, scorer, trainer.models, keep_features, clock)
+    responder = trainer.begin_rollout(clock)
+    return collect_rollout(trainer.next_episodes(), responder, scorer, trainer.models, keep_features, clock)
 
 
-def collect_stored(trainer, rollout, rows):
-    """From now on the trainer collects these rows of a stored rollout."""
-    stored, check = copy.deepcopy(rollout.select(rows)), trainer.check
-    stored.num_generated, stored.num_dropped = stored.num_tokens, 0
+def collect_stored(trainer, collected, rows):
+    """From now on the trainer collects these rows of what was collected."""
+    check = trainer.check
+    stored = copy.deepcopy(collected.select(rows))
+    stored = replace(stored, num_generated=stored.num_tokens, num_dropped=0)
     trainer.check = lambda _: check(stored)
 
 

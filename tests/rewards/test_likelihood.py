@@ -23,14 +23,14 @@ def folder(tmp_path_factory):
     return target
 
 
-def by_hand(speaker, dialogue, tokens):
+def by_hand(responder, dialogue, tokens):
     """The mean of log softmax at each place, one forward pass for each token."""
-    reply = speaker.encoder.encode_reply(dialogue.response)
+    reply = responder.encoder.encode_reply(dialogue.response)
     counted = reply[: min(len(reply) - 1, tokens)] if dialogue.response else reply
-    ids, logprobs = speaker.encoder.encode_prompt(dialogue.prompt_turns), []
+    ids, logprobs = responder.encoder.encode_prompt(dialogue.prompt_turns), []
     for token in counted:
         with torch.no_grad():
-            logprobs.append(speaker.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1)[token].item())
+            logprobs.append(responder.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1)[token].item())
         ids = [*ids, token]
     return sum(logprobs) / len(logprobs)
 
@@ -38,7 +38,7 @@ def by_hand(speaker, dialogue, tokens):
 @pytest.mark.parametrize("tokens", [1, 5, 12])
 def test_the_price_is_what_lies_below_the_floor(folder, tokens):
     reward = LikelihoodPrice(str(folder), floor=-5.55, tokens=tokens)
-    means = [by_hand(reward.speaker, dialogue, tokens) for dialogue in DIALOGUES]
+    means = [by_hand(reward.responder, dialogue, tokens) for dialogue in DIALOGUES]
     assert reward.means(DIALOGUES) == pytest.approx(means, abs=1e-5)
     assert reward(DIALOGUES) == pytest.approx([min(0.0, mean + 5.55) for mean in means], abs=1e-5)
     assert min(means) < -5.55 < max(means)  # some pay, and some do not
@@ -58,14 +58,14 @@ def test_the_probabilities_are_those_of_all_ids_of_the_model(tmp_path):
     """Three rows of the embedding have no token; a policy would never draw them."""
     save_agent(tmp_path, Policy(gpt2(vocab_size=262)).eval(), byte_tokenizer(), AgentSettings(max_prompt_length=99))
     reward = LikelihoodPrice(str(tmp_path), None, tokens=3)
-    assert reward(DIALOGUES) == pytest.approx([by_hand(reward.speaker, one, 3) for one in DIALOGUES], abs=1e-5)
+    assert reward(DIALOGUES) == pytest.approx([by_hand(reward.responder, one, 3) for one in DIALOGUES], abs=1e-5)
 
 
 def test_a_chat_model_reads_prompts_behind_the_system_prompt(tmp_path, folder):
     gpt2(vocab_size=261).save_pretrained(tmp_path)
     chat_tokenizer().save_pretrained(tmp_path)
     plain, told = (LikelihoodPrice(str(tmp_path), system_prompt=text) for text in (None, "Be brief ."))
-    prompts = [one.speaker.encoder.encode_prompt(TURNS) for one in (plain, told)]
+    prompts = [one.responder.encoder.encode_prompt(TURNS) for one in (plain, told)]
     assert "system" not in chat_tokenizer().decode(prompts[0])
     assert "Be brief ." in chat_tokenizer().decode(prompts[1])
     assert plain(DIALOGUES) != told(DIALOGUES)
@@ -79,4 +79,4 @@ def test_a_longer_dialogue_counts_with_its_newest_turns(folder):
     cut = Dialogue(["Hello .", "Where is it ?"], response="Inside .")
     longer = Dialogue(["No .", "A table ?", "Hello .", "Where is it ?"], response="Inside .")
     went_on = Dialogue(["No ."]).with_reply("Hello .").with_user_turn("Where is it ?").with_reply("Inside .")
-    assert reward.means([longer, went_on]) == pytest.approx([by_hand(reward.speaker, cut, 5)] * 2, abs=1e-5)
+    assert reward.means([longer, went_on]) == pytest.approx([by_hand(reward.responder, cut, 5)] * 2, abs=1e-5)

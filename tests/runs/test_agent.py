@@ -217,12 +217,12 @@ def test_the_smoke_test_has_two_prompts_with_every_estimator(name, number):
 
 def test_the_smoke_test_trains_once_in_a_folder_that_goes_and_lets_the_agent_reply(tmp_path, monkeypatch):
     calls, agent = [], PPOAgent(trainer_settings(run_dir=str(tmp_path / "runs"), experiment_name="x"))
-    monkeypatch.setattr(PPOAgent, "meet", lambda _, writes: calls.append(("meet", writes)))
+    monkeypatch.setattr(PPOAgent, "check_outputs", lambda _: calls.append("outputs"))
     monkeypatch.setattr(smoke_module, "check_placement", lambda config, device: calls.append(config is agent.config))
     monkeypatch.setattr(PPOAgent, "train", lambda small: calls.append((small.is_trial, small.run_folder.parent.parent)))
     monkeypatch.setattr(smoke_module, "_answer_once", lambda small: calls.append(small.run_folder.parent.is_dir()))
     smoke_module.smoke(agent)
-    assert calls == [("meet", False), True, (True, tmp_path), True]
+    assert calls == ["outputs", True, (True, tmp_path), True]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -173,11 +173,11 @@ def test_the_line_of_the_handcrafted_policy_is_known_where_acts_are_understood(o
 
 def test_dialogues_are_the_same_however_many_are_played_at_once(own):
     models, encoder = models_of()
-    speaker = Responder(models.policy, encoder, Sampling(5), StopRule(models.policy, models.tokenizer, "<EOU>"))
+    responder = Responder(models.policy, encoder, Sampling(5), StopRule(models.policy, models.tokenizer, "<EOU>"))
     environment = Config(**{"model_path": "m", "environment": {"id": "Letters"}}).environment
     torch.manual_seed(0)
-    together = play_dialogues(speaker, build_simulated(environment, 4, "test"), range(5))
-    apart = play_dialogues(speaker, build_simulated(environment, 4, "test"), range(5), at_once=2)
+    together = play_dialogues(responder, build_simulated(environment, 4, "test"), range(5))
+    apart = play_dialogues(responder, build_simulated(environment, 4, "test"), range(5), at_once=2)
     assert [one.dialogue for one in together] == [one.dialogue for one in apart]
     shares = [sum(reply.count("e") / max(len(reply), 1) for reply in one.replies) for one in together]
     assert [one.reward for one in together] == pytest.approx(shares)

@@ -67,18 +67,18 @@ def spelling(max_new_tokens=5, **options):
 
 
 def test_an_environment_that_never_ends_is_named():
-    speaker, _ = spelling()
-    run_episodes(EpisodeInputs([Says(*"abcdef")], limits=EpisodeLimits(max_turns=6)), speaker)
+    responder, _ = spelling()
+    run_episodes(EpisodeInputs([Says(*"abcdef")], limits=EpisodeLimits(max_turns=6)), responder)
     with pytest.raises(UserError, match="environment Says: step has not ended the dialogue after 5 replies"):
-        run_episodes(EpisodeInputs([Says(*"abcdef")], limits=EpisodeLimits(max_turns=5)), speaker)
+        run_episodes(EpisodeInputs([Says(*"abcdef")], limits=EpisodeLimits(max_turns=5)), responder)
 
 
 def test_two_turns_by_hand():
     """`ab <EOU>`, the user's ` c <EOU>`, `ab <EOU>`; a step pays on the last token of its reply, the score on the very last."""
-    speaker, models = spelling()
+    responder, models = spelling()
     users = [Says("Hi", "c", pays=(0.25, -1.0)), Says("Ho", pays=(0.5,)), Says("Hi", "de", last="Bye .")]
     reward = Recording()
-    rollout = collect_rollout(EpisodeInputs(users), speaker, Scorer(reward), models)
+    rollout = collect_rollout(EpisodeInputs(users), responder, Scorer(reward), models)
     ab, c, de = [*ids_of("ab"), EOU], [*ids_of(" c"), EOU], [*ids_of(" de"), EOU]
     assert rollout.tokens.response_ids.tolist() == [[*ab, *c, *ab, PAD], [*ab, *[PAD] * 7], [*ab, *de, *ab]]
     rows = ["1110001110", "1110000000", "1110000111"]
@@ -113,8 +113,8 @@ def test_two_turns_by_hand():
 )
 def test_a_reply_without_a_separator_is_closed_for_the_user(options, ids):
     """The separator is the user's then: the policy has not written it, and is not trained on it."""
-    speaker, _ = spelling(**options)
-    episodes = run_episodes(EpisodeInputs([Says("Hi", "c")]), speaker)
+    responder, _ = spelling(**options)
+    episodes = run_episodes(EpisodeInputs([Says("Hi", "c")]), responder)
     assert episodes.responses.tokens.response_ids.tolist() == [ids]
     own = len(ids_of("ab")) + ("end" in options)
     assert episodes.responses.tokens.response_mask.tolist() == [[True] * own + [False] * 4 + [True] * own]
@@ -124,8 +124,8 @@ def test_a_reply_without_a_separator_is_closed_for_the_user(options, ids):
 def test_a_turn_without_room_among_the_positions_is_truncated():
     """`Hi <EOU>` and two replies of 3 with a turn of 3 between them are 12 tokens; the second may have 5, so 14 are needed."""
     for heard, positions, replies in (("c", 14, 2), ("c" * 9, 14, 1)):
-        speaker, _ = spelling(positions=positions)
-        episodes = run_episodes(EpisodeInputs([Says("Hi", heard), Says("Ho")]), speaker)
+        responder, _ = spelling(positions=positions)
+        episodes = run_episodes(EpisodeInputs([Says("Hi", heard), Says("Ho")]), responder)
         first, second = episodes.dialogues
         assert [turn.text for turn in first.turns] == ["ab", heard, "ab"][: 2 * replies]
         assert (first.truncated, second.truncated) == (replies == 1, False)
@@ -135,8 +135,8 @@ def test_a_turn_without_room_among_the_positions_is_truncated():
 
 def test_the_oldest_turns_leave_a_context_without_room():
     """With 13 positions, a prompt may have 8 tokens: `Hi <EOU>ab <EOU> c <EOU>` has 9, `ab <EOU> c <EOU>` fits."""
-    speaker, _ = spelling(positions=13)
-    episodes = run_episodes(EpisodeInputs([Says("Ho"), Says("Hi", "c", "d", "e")]), speaker)
+    responder, _ = spelling(positions=13)
+    episodes = run_episodes(EpisodeInputs([Says("Ho"), Says("Hi", "c", "d", "e")]), responder)
     assert [turn.text for turn in episodes.dialogues[1].turns] == ["ab", "c", "ab", "d", "ab", "e", "ab"]
     found = episodes.segments.split_tokens(episodes.responses.tokens)
     ab, c, d, e = [*ids_of("ab"), EOU], *([*ids_of(f" {x}"), EOU] for x in "cde")
@@ -148,7 +148,7 @@ def test_the_oldest_turns_leave_a_context_without_room():
     assert episodes.responses.tokens.response_ids[1].tolist() == [*ab, *c, *ab, *d, *ab, *e, *ab]
     assert episodes.responses.tokens.response_mask.sum(dim=1).tolist() == [3, 12]
     assert not episodes.responses.truncated.any()
-    assert run_episodes(EpisodeInputs([Says("Ho"), Says("Hi")]), speaker).segments is None
+    assert run_episodes(EpisodeInputs([Says("Ho"), Says("Hi")]), responder).segments is None
 
 
 def unpadded(tokens):
@@ -156,9 +156,9 @@ def unpadded(tokens):
 
 
 def test_a_context_has_no_more_turns_than_it_may():
-    speaker, _ = spelling()
-    speaker.context_size = 3
-    episodes = run_episodes(EpisodeInputs([Says("Hi", "c", "d", "e")]), speaker)
+    responder, _ = spelling()
+    responder.context_size = 3
+    episodes = run_episodes(EpisodeInputs([Says("Hi", "c", "d", "e")]), responder)
     found = episodes.segments.split_tokens(episodes.responses.tokens)
     ab, hi, c, d, e = ([*ids_of(x), EOU] for x in ("ab", "Hi", "c", " d", " e"))
     assert unpadded(found) == [hi, [*c, *ab, *d], [*ids_of("d"), EOU, *ab, *e]]
@@ -166,20 +166,20 @@ def test_a_context_has_no_more_turns_than_it_may():
 
 
 def test_a_dialogue_that_the_user_breaks_off_is_truncated():
-    speaker, models = spelling()
+    responder, models = spelling()
     inputs = EpisodeInputs([Says("Hi", truncates=True), Says("Hi")])
-    rollout = collect_rollout(inputs, speaker, Scorer(Recording(), truncation_penalty=1.5), models)
+    rollout = collect_rollout(inputs, responder, Scorer(Recording(), truncation_penalty=1.5), models)
     assert rollout.truncated.tolist() == [d.truncated for d in rollout.dialogues] == [True, False]
     assert rollout.scores.tolist() == [8.5, 20.0]
 
 
 def test_the_last_reply_decides_over_a_penalty_on_length():
-    speaker, models = spelling()
+    responder, models = spelling()
     inputs = EpisodeInputs([Says("Hi", "c"), Says("Hi")])
-    plain = collect_rollout(inputs, speaker, Scorer(Recording()), models)
+    plain = collect_rollout(inputs, responder, Scorer(Recording()), models)
     last = [int(row[::-1].index(False)) for row in [[False, *mask.tolist()] for mask in last_runs(plain.response_mask)]]
     scorer = Scorer(Recording(), False, None, 1.0, 8, 9)
-    rollout = collect_rollout(EpisodeInputs([Says("Hi", "c"), Says("Hi")]), speaker, scorer, models)
+    rollout = collect_rollout(EpisodeInputs([Says("Hi", "c"), Says("Hi")]), responder, scorer, models)
     assert (plain.scores - rollout.scores).tolist() == pytest.approx([min(max((n - 1) / 8, 0), 1) for n in last])
     assert last[0] < plain.response_mask[0].sum()
 
@@ -201,9 +201,9 @@ def rolled(filters, longest=64):
     sampling = Sampling(max_new_tokens=6, temperature=0.8, **filters)
     stop = StopRule(models.policy, models.tokenizer, "<EOU>")
     torch.manual_seed(0)
-    speaker = Responder(models.policy, encoder, sampling, stop)
+    responder = Responder(models.policy, encoder, sampling, stop)
     users = [Says(*turns, pays=[0.5] * len(turns)) for turns in USERS]
-    return models, collect_rollout(EpisodeInputs(users), speaker, Scorer(Recording()), models)
+    return models, collect_rollout(EpisodeInputs(users), responder, Scorer(Recording()), models)
 
 
 @torch.no_grad()
@@ -280,8 +280,8 @@ def test_the_value_head_of_the_policy_along_an_episode():
     models, encoder = world()
     models.policy.double()
     models.ref_policy.double()
-    speaker = Responder(models.policy, encoder, Sampling(6), StopRule(models.policy, models.tokenizer, "<EOU>"))
-    rollout = collect_rollout(EpisodeInputs([Says(*turns) for turns in USERS]), speaker, Scorer(Recording()), models)
+    responder = Responder(models.policy, encoder, Sampling(6), StopRule(models.policy, models.tokenizer, "<EOU>"))
+    rollout = collect_rollout(EpisodeInputs([Says(*turns) for turns in USERS]), responder, Scorer(Recording()), models)
     forced = teacher_forced(models.policy, rollout.tokens, 1.0).values.detach()
     torch.testing.assert_close(rollout.values, forced, rtol=0, atol=1e-9)
     assert rollout.values.abs().max() > 0.1
@@ -310,9 +310,9 @@ def test_each_reply_of_a_dialogue_sees_the_prompt_of_the_turns_before_it(name):
 
     stop = StopRule(policy, tokenizer, "chat_template")
     stop.end_ids = sorted({*stop.end_ids, *range(0, 256, 3)})  # so that replies end
-    speaker = Noting(policy, encoder, Sampling(4), stop)
+    responder = Noting(policy, encoder, Sampling(4), stop)
     torch.manual_seed(0)
-    played = run_episodes(EpisodeInputs([Says("Hi", "c", "d e"), Says("Ho", "f")]), speaker)
+    played = run_episodes(EpisodeInputs([Says("Hi", "c", "d e"), Says("Ho", "f")]), responder)
     for row, dialogue in enumerate(played.dialogues):
         turns = [*dialogue.prompt_turns, *(turn.text for turn in dialogue.turns)]
         for number in range(0, len(turns) - 1, 2):

@@ -60,6 +60,40 @@ def test_keys_of_a_metrics_line():
     assert metrics["FPS"] == pytest.approx(metrics["time_steps"] / seconds, rel=0.2)
 
 
+def test_a_vec_info_reads_the_rollout_with_its_credit():
+    """One value an episode, one a token, and the rest; at the start there is no KL, so that the rewards are the scores."""
+    seen = []
+
+    class CustomVecInfo(VecInfo):
+        def __call__(self, rollout):
+            seen.append(rollout)
+            per_token = """logprobs ref_logprobs entropy values engine_weights rewards advantages returns targets
+                loss_weights response_mask"""
+            assert {getattr(rollout, name).shape for name in per_token.split()} == {rollout.tokens.response_ids.shape}
+            lengths = {name: len(getattr(rollout, name)) for name in ("dialogues", "truncated", "scores", "paid")}
+            assert set(lengths.values()) == {len(rollout)} == {6}
+            absent = "turn_rewards kl_full ref_support_mass ref_features whole sampled_logprobs drawn segments"
+            assert {getattr(rollout, name) for name in absent.split()} == {None}
+            assert rollout.clock.seconds["rollout"] > 0
+            counts = (rollout.num_dropped, rollout.num_resampled, rollout.num_flat_left, rollout.is_sampled)
+            assert counts == (0, 0, 0, True)
+            assert rollout.num_generated == rollout.num_tokens
+            return {"mine/scores": sum(rollout.reward_scores.total)}
+
+    trainer = make_trainer(vec_info=CustomVecInfo(), use_valuenorm=False, use_adv_normalize=False)
+    scores = Places()(range(6))
+    assert trainer.step()["mine/scores"] == sum(scores)
+    (rollout,) = seen
+    assert trainer.rollout is rollout
+    mask = rollout.response_mask
+    torch.testing.assert_close(rollout.rewards.sum(dim=1), torch.tensor(scores), atol=1e-6, rtol=0)
+    torch.testing.assert_close(rollout.advantages, (rollout.returns - rollout.values) * mask)
+    assert torch.equal(rollout.targets, rollout.returns)
+    assert (rollout.loss_weights[mask] == 1).all()
+    assert (rollout.engine_weights == 1).all()
+    assert rollout.advantages[mask].abs().min() > 0
+
+
 @pytest.mark.parametrize(
     ("infos", "expected"),
     [

@@ -69,7 +69,7 @@ def test_a_healthy_deep_model_passes(kind, spread, use_amp, caplog):
 
     sizes = {"rollout_batch_size": 16, "max_new_tokens": 12, "num_mini_batch": 1, "ppo_epoch": 1}
     trainer = make_trainer(new_lm=build, prompts=PROMPTS, use_amp=use_amp, **sizes)
-    trainer.speaker.stop.end_ids = [-1]
+    trainer.responder.stop.end_ids = [-1]
     with caplog.at_level(logging.DEBUG, logger="rlhf_dialog"):
         trainer.step()
     assert f"rounding in {16 if use_amp else 32} bits changes log-probabilities by" in caplog.text

@@ -22,6 +22,7 @@ from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.trainer import RolloutEngine
 from rlhf_dialog.training.update import Microbatch
 from tests.parts.ranks import in_ranks
+from tests.parts.rollouts import with_credit
 from tests.parts.steps import distance, one_step, sgd_learner
 from tests.parts.text_environments import Letters
 from tests.parts.tiny import byte_tokenizer
@@ -70,7 +71,7 @@ def test_a_step_on_the_episodes_of_a_step_makes_the_same_step(keys):
 def test_texts_turns_and_ids_are_the_same_episode():
     ended, cut = [*IDS], IDS[:2]
     trainer = make_trainer()
-    encode = trainer.speaker.encoder.encode_prompt
+    encode = trainer.responder.encoder.encode_prompt
     prompts = ["Hi .", ["Hi ."], encode(["Hi ."]), torch.tensor(encode(["Hi ."]))]
     trainer.step_on(prompts, ["a b", ended, torch.tensor(ended), cut], [1.0, 2.0, 3.0, 4.0])
     r = trainer.rollout
@@ -148,10 +149,10 @@ class Engine(Responder):
 
 def with_engine(trainer, size=0.0, cap=2.0):
     """The trainer with an engine whose logits are up to `size` away, and the iterations for which it got the weights."""
-    speaker, pushed = trainer.speaker, []
+    responder, pushed = trainer.responder, []
     bias = size * torch.arange(259.0).sin()
-    parts = {name: getattr(speaker, name) for name in ("policy", "encoder", "stop", "limits", "context_size")}
-    engine = Engine(sampling=replace(speaker.sampling, bias=(bias, bias)), **parts)
+    parts = {name: getattr(responder, name) for name in ("policy", "encoder", "stop", "limits", "context_size")}
+    engine = Engine(sampling=replace(responder.sampling, bias=(bias, bias)), **parts)
     trainer.rollout_engine = RolloutEngine(engine, pushed.append, cap)
     return trainer, pushed
 
@@ -202,11 +203,11 @@ def test_an_engine_with_the_policy_of_the_run_makes_the_steps_of_a_run_without_o
 
 def test_only_the_rollouts_of_training_ask_the_engine(monkeypatch):
     trainer, _ = with_engine(make_trainer())
-    engine = trainer.rollout_engine.speaker
+    engine = trainer.rollout_engine.responder
     monkeypatch.setattr(Engine, "generate", None)
-    assert type(engine.local()) is type(trainer.speaker) is Responder
-    for speaker in (trainer.speaker, engine):
-        generate_replies(speaker, PROMPTS[:2], trainer.speaker.sampling)
+    assert type(engine.local()) is type(trainer.responder) is Responder
+    for responder in (trainer.responder, engine):
+        generate_replies(responder, PROMPTS[:2], trainer.responder.sampling)
     with pytest.raises(TypeError):
         trainer.step()
 
@@ -225,11 +226,12 @@ def test_the_weights_are_those_of_each_tokens_policy_loss_alone():
     cap, (trainer, _) = 1.1, with_engine(make_trainer(double=True, **WEIGHTED), 0.5, 1.1)
     trainer.rollout_engine = replace(trainer.rollout_engine, cap=cap)
     trainer.noise = checks.Noise(mean=1.0, largest=1.0)
-    rollout, _ = trainer.check(collect_next(trainer))
-    mask, sizes = rollout.response_mask, torch.arange(rollout.logprobs.numel()).view_as(rollout.logprobs).double()
-    rollout.advantages, rollout.targets = (sizes * 7).sin() + 0.1, sizes.cos()
-    rollout.loss_weights = torch.ones_like(sizes)
-    new, rollout.logprobs = rollout.logprobs, rollout.logprobs + 0.9 * (3 * sizes).cos()
+    collected = trainer.check(collect_next(trainer))
+    new = collected.logprobs
+    sizes = torch.arange(new.numel()).view_as(new).double()
+    collected = replace(collected, logprobs=new + 0.9 * (3 * sizes).cos())
+    rollout = with_credit(collected, advantages=(sizes * 7).sin() + 0.1, targets=sizes.cos())
+    mask = rollout.response_mask
     weights = [min(math.exp(x), cap) for x in (new - rollout.sampled_logprobs)[mask].tolist()]
     torch.testing.assert_close(rollout.engine_weights[mask], torch.tensor(weights).double(), rtol=1e-6, atol=0)
     assert 0 < sum(weight == cap for weight in weights) < len(weights)
@@ -330,7 +332,7 @@ def test_the_gain_is_that_of_the_engine_which_answered(group_size):
 
 def test_the_mismatch_by_loops():
     trainer, _ = with_engine(make_trainer(), 0.3)
-    rollout, _ = trainer.check(collect_next(trainer))
+    rollout = trainer.check(collect_next(trainer))
     columns = (rollout.logprobs, rollout.sampled_logprobs, rollout.entropy)
     tokens = list(zip(*(x[rollout.response_mask].tolist() for x in columns), strict=True))
     gaps = [abs(ours - theirs) for ours, theirs, _ in tokens]
@@ -422,7 +424,7 @@ def test_two_ranks_make_the_weighted_step_of_one(rows):
 def test_weights_go_with_the_episodes_that_have_a_score():
     trainer, _ = with_engine(make_trainer(Holes({1}, math.nan), on_reward_error="skip"), 0.3)
     rollout = collect_next(trainer)
-    kept, _ = trainer.check(rollout)
+    kept = trainer.check(rollout)
     rows = [0, 2, 3, 4, 5]
     assert torch.equal(kept.sampled_logprobs, rollout.sampled_logprobs[rows])
     expected = (rollout.logprobs - rollout.sampled_logprobs)[rows].exp().clamp(max=2.0)

@@ -31,8 +31,8 @@ def roll(models, encoder, sampling=None, reward=None, prompts=PROMPTS, seed=0, *
     stop = StopRule(models.policy, models.tokenizer, "<EOU>")
     sampling = sampling or Sampling(max_new_tokens=8, temperature=0.8)
     limits = {name: options.pop(name) for name in ("rows_at_once", "prompts_at_once") if name in options}
-    speaker = Responder(models.policy, encoder, sampling, stop, GenerationLimits(**limits))
-    return collect_rollout(PromptList().deal(prompts), speaker, Scorer(reward or Recording(), **options), models)
+    responder = Responder(models.policy, encoder, sampling, stop, GenerationLimits(**limits))
+    return collect_rollout(PromptList().deal(prompts), responder, Scorer(reward or Recording(), **options), models)
 
 
 class Scripted(nn.Module):
@@ -283,7 +283,9 @@ def test_the_first_rollout_counts_prompts_that_lose_part_of_their_newest_turn(ca
     trainer = make_trainer(max_prompt_length=3)
     trainer.step()
     trainer.step()
-    sizes = [len(trainer.speaker.encoder._encode(f"{prompt.prompt_turns[-1]} <EOU>")) for prompt in PROMPTS_OF_TRAINER]
+    sizes = [
+        len(trainer.responder.encoder._encode(f"{prompt.prompt_turns[-1]} <EOU>")) for prompt in PROMPTS_OF_TRAINER
+    ]
     assert set(sizes) == {4}
     (line,) = [line for line in caplog.messages if "lose the beginning of their newest turn" in line]
     assert line.startswith("6 of 6 prompts")

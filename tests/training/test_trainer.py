@@ -4,7 +4,6 @@ import json
 import math
 import random
 import time
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -76,12 +75,10 @@ def test_learns_to_write_one_letter():
     coefficients = {"lr": 1e-2, "critic_lr": 1e-2, "gamma": 1.0, "kl_coef": 0.0, "entropy_coef": 0.0}
     trainer = make_trainer(Share(), **sizes, **coefficients, max_iterations=20)
     trainer.models.policy.lm.generation_config.eos_token_id = None
-    trainer.speaker.stop = StopRule(trainer.models.policy, trainer.models.tokenizer, "<EOU>")
+    trainer.responder.stop = StopRule(trainer.models.policy, trainer.models.tokenizer, "<EOU>")
     scores = []
-    for metrics in trainer.train():
-        scores.append(metrics["objective/score"])
-        if scores[-1] > 0.6:
-            break
+    while not trainer.done and max(scores, default=0.0) <= 0.6:
+        scores.append(trainer.step()["objective/score"])
     assert scores[0] < 0.05
     assert scores[-1] > 0.6, scores
 
@@ -94,7 +91,7 @@ def test_an_iteration_says_where_it_is():
     rollout = ["0 of 6 responses", "4 of 6 responses", "reference model", "reward"]
     update = [f"epoch {i} of 2, minibatch {j} of 2" for i in (1, 2) for j in (1, 2)]
     assert told == [(2, text) for text in rollout + update]
-    trainer.speaker.reply(PROMPTS)  # as a validation does
+    trainer.responder.reply(PROMPTS)  # as a validation does
     assert len(told) == 8
 
 
@@ -120,10 +117,12 @@ def test_the_order_of_the_prompts():
 )
 def test_the_length_of_a_run(keys, progress):
     trainer = make_trainer(**keys)
-    lines = islice(trainer.train(), 5)  # which would go on without the key
-    found = [(line["iteration"], line["episodes"], trainer.progress) for line in lines]
+    found = []
+    while not trainer.done and len(found) < 5:  # it would go on without the key
+        line = trainer.step()
+        found.append((line["iteration"], line["episodes"], trainer.progress))
     assert found == [(i, 6 * i, pytest.approx(share)) for i, share in enumerate(progress, 1)]
-    assert list(trainer.train()) == []
+    assert trainer.done
 
 
 def test_training_ends_with_the_iteration_that_reaches_the_tokens_exactly():
@@ -132,7 +131,9 @@ def test_training_ends_with_the_iteration_that_reaches_the_tokens_exactly():
     tokens = int(trainer.rollout.response_mask.sum())
     for more, count in ((0, 1), (1, 2)):
         trainer = make_trainer(total_time_steps=tokens + more)
-        found = [(metrics["time_steps"], trainer.progress) for metrics in trainer.train()]
+        found = []
+        while not trainer.done:
+            found.append((trainer.step()["time_steps"], trainer.progress))
         assert (len(found), found[0]) == (count, (tokens, pytest.approx(tokens / (tokens + more))))
         assert found[-1][1] == 1
 

@@ -70,7 +70,7 @@ def test_a_dialogue_of_several_turns(tmp_path):
 
     def collect(trainer):
         inputs = EpisodeInputs([Asks() for _ in range(4)])
-        return collect_rollout(inputs, trainer.speaker, trainer.scorer, trainer.models)
+        return collect_rollout(inputs, trainer.responder, trainer.scorer, trainer.models)
 
     expected = collect(build("gpt2", tmp_path, CPU, top_k=20))
     assert len(expected.dialogues[0].turns) > 1

@@ -190,7 +190,8 @@ def test_linear_learning_rate_decay(decay, share):
     keys = {"lr": 4e-3, "critic_lr": 8e-3, "max_iterations": 4}
     trainer = make_trainer(use_share_model=share, use_linear_lr_decay=decay, **keys)
     used = []
-    for _ in trainer.train():
+    while not trainer.done:
+        trainer.step()
         groups = [group for optimizer in trainer.optimizers.values() for group in optimizer.param_groups]
         used.append([group["lr"] for group in groups if group["params"]])
     shares = [1, 0.75, 0.5, 0.25] if decay else [1] * 4
@@ -203,7 +204,8 @@ def test_in_the_warmup_the_critic_learns_alone(precision):
     trainer = make_trainer(**keys, **precision)
     modules = (trainer.models.policy, trainer.models.critic)
     seen = [[parameters(module) for module in modules]]
-    for _ in trainer.train():
+    while not trainer.done:
+        trainer.step()
         seen.append([parameters(module) for module in modules])
     moved = [
         [any(not torch.equal(x[name], y[name]) for name in x) for x, y in zip(a, b, strict=True)]
@@ -221,7 +223,9 @@ def test_in_the_warmup_the_head_of_a_shared_model_learns_alone(precision):
     policy, optimizer = trainer.models.policy, trainer.optimizers["policy"]
     (trunk, head), seen = [group["params"] for group in optimizer.param_groups], [parameters(policy)]
     per_iteration = trainer.config.ppo_epoch * trainer.config.num_mini_batch
-    for number, metrics in enumerate(trainer.train(), 1):
+    while not trainer.done:
+        metrics = trainer.step()
+        number = trainer.iteration
         seen.append(parameters(policy))
         moved = {name for name in seen[0] if not torch.equal(seen[-1][name], seen[-2][name])}
         assert {"value_head.weight", "value_head.bias"} <= moved

@@ -37,10 +37,10 @@ def main(path: Path) -> None:
     from rlhf_dialog.data.prompts import load_prompts
     from rlhf_dialog.evaluation.replies import generate_replies, reference_nll
     from rlhf_dialog.models.generation import at_temperature
-    from rlhf_dialog.rewards.likelihood import load_speaker
+    from rlhf_dialog.rewards.likelihood import load_responder
 
     plan = json.loads(path.read_text(encoding="utf-8"))
-    start, draw = load_speaker(plan["model"], None), random.Random(plan["seed"])
+    start, draw = load_responder(plan["model"], None), random.Random(plan["seed"])
     sets, size = {}, plan["context_size"]
     for name, data in (("in order", plan["data"]), ("chitchat", plan["chitchat"])):
         sets[name] = last_replies(

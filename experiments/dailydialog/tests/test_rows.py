@@ -70,9 +70,9 @@ def test_the_distance_from_the_start_by_hand(world, made):
     assert "kl" not in RowFile(made, "start_1").read()  # of the first draw alone
     assert RowFile(made, "best_of_2").read()["kl"] == pytest.approx(np.log(2) - 0.5)
     for number, prompt in list(enumerate(table.prompts))[:3]:
-        speakers = [rows.ChatAgent.load(world / name) for name in ("agent", "start")]
+        responders = [rows.ChatAgent.load(world / name) for name in ("agent", "start")]
         reply = prompt.with_reply(replies[number]["response"], replies[number]["truncated"])
-        pairs = [logprobs for _, logprobs in token_by_token(speakers, reply, 0.7)]
+        pairs = [logprobs for _, logprobs in token_by_token(responders, reply, 0.7)]
         total = sum(float((ours.exp() * (ours - theirs)).sum()) for ours, theirs in pairs)
         assert kl[number] == pytest.approx(total, abs=1e-4)
 
@@ -113,9 +113,9 @@ def test_the_learned_bias_is_that_of_the_better_rate(world, tmp_path, monkeypatc
         vector[start.encoder.tokenizer(letters[training.rate])["input_ids"][-1]] = 50.0
         return rows.LogitBias(vector, vector)
 
-    def generate(speaker, prompts, sampling, *words):
+    def generate(responder, prompts, sampling, *words):
         asked.append((prompts, sampling.temperature))
-        return generate_replies(speaker, prompts, sampling, *words)
+        return generate_replies(responder, prompts, sampling, *words)
 
     def score(answers, judges):  # the letter a is better
         return measure.Measured({"score": np.array([float("b" not in one.response) for one in answers.dialogues])})

@@ -25,7 +25,7 @@ def writes(monkeypatch):
     read = []
 
     def set_up(sentence):
-        def written(speaker, prompts, streams):
+        def written(responder, prompts, streams):
             read.extend(prompts)
             return [sentence(prompt[0][-1], rng) for prompt, rng in zip(prompts, streams, strict=True)]
 

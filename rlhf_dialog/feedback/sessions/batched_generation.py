@@ -252,8 +252,8 @@ class Answering:
             return bool(going) and not self._closed
 
         systems = [request.options.system for request in batch]
-        speaker = agent if sampling == agent.sampling else agent.local(sampling)
-        stream(speaker, prompts, show, numbers[:, : sampling.max_new_tokens], systems)
+        responder = agent if sampling == agent.sampling else agent.local(sampling)
+        stream(responder, prompts, show, numbers[:, : sampling.max_new_tokens], systems)
         for request in going.values():
             request.answers.put(AnsweringClosed())
 

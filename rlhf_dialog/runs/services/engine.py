@@ -39,16 +39,18 @@ class EngineService(Service):
 
     def attach(self, trainer: PPOTrainer) -> None:
         """Meet the servers, and let them write the responses from now on. Raises UserError."""
-        speaker, config = trainer.speaker, self.config
-        responder = EngineResponder(**vars(speaker), engine=self.engine, first=self.world.rank)
-        self.trainer, self.engine.dtype = trainer, DTYPES[trainer.placement.precision]
-        self.probe = speaker.encoder.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+        config = self.config
+        own = trainer.responder
+        self.trainer = trainer
+        self.engine.dtype = DTYPES[trainer.placement.precision]
+        self.probe = own.encoder.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
         length = config.max_prompt_length + config.max_new_tokens
-        is_tied = not config.use_lora and bool(tied_names(speaker.policy.lm))
+        is_tied = not config.use_lora and bool(tied_names(own.policy.lm))
         with as_user_error():
             self.world.on_main(lambda: self.engine.meet(self.probe, length, config.lora_r, is_tied))
         self.engine.bases = self.world.broadcast(self.engine.bases)
         assert config.engine is not None
+        responder = EngineResponder(**vars(own), engine=self.engine, first=self.world.rank)
         trainer.rollout_engine = RolloutEngine(responder, self.sync, config.engine.cap)
 
     def sync(self, iteration: int) -> None:
@@ -73,7 +75,7 @@ class EngineService(Service):
         policy.num_ids = None  # of a prompt, the server gives ids that are no tokens a probability, too
         try:
             with world.fail_together(), placement.rollout():
-                tokens = self.trainer.speaker.batch([ids[:1]]).with_replies([ids[1:]])
+                tokens = self.trainer.responder.batch([ids[:1]]).with_replies([ids[1:]])
                 ours = read_policy(policy, tokens, 1.0, 1)["logprobs"][0].tolist()
                 rounding = checks.measure_rounding("policy", policy, tokens, 1.0)
         finally:

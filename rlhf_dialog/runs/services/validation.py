@@ -183,7 +183,7 @@ class ValidationService(Validation):
         size = min(trainer.config.rollout_size, trainer.plan.num_responses)
         title = f"evaluation of iteration {trainer.iteration}"
         share = trainer.world.share(range(len(self.prompts)))
-        return generate_share(trainer.speaker, self.prompts, share, self.config.seed, size, title)
+        return generate_share(trainer.responder, self.prompts, share, self.config.seed, size, title)
 
     def measure(self, shares: list[Replies], iteration: int) -> Metrics:
         self.measured = measure(join_replies(shares), replace(self.judges, iteration=iteration))

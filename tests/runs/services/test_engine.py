@@ -28,7 +28,7 @@ def _no_pauses(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
-def speaker_of(world, **keys):
+def responder_of(world, **keys):
     config = load_config({**settings(world), "lr": 1e-3, "critic_lr": 1e-3, **LORA, **keys})
     models = load_models(config, torch.device("cpu"))
     encoder = prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length, None)
@@ -38,7 +38,7 @@ def speaker_of(world, **keys):
 
 @pytest.fixture
 def fake(world):
-    with fake_vllm(speaker_of(world)) as server:
+    with fake_vllm(responder_of(world)) as server:
         yield server
 
 
@@ -64,7 +64,7 @@ def test_a_new_adapter_before_each_rollout_and_nothing_is_left(run, fake):
 
 
 def test_files_for_a_model_without_adapters(run, world):
-    with fake_vllm(speaker_of(world, use_lora=False)) as fake:
+    with fake_vllm(responder_of(world, use_lora=False)) as fake:
         fake.settings["device_config"] = {
             "device": "cuda"
         }  # of a CPU it would be refused, because its embeddings are tied
@@ -73,13 +73,13 @@ def test_files_for_a_model_without_adapters(run, world):
         assert (
             fake.paths.count("/collective_rpc") == fake.paths.count("/reset_prefix_cache") == 4
         )  # the last: its own again
-        assert all(torch.equal(x, fake.start[name]) for name, x in fake.speaker.policy.lm.state_dict().items())
+        assert all(torch.equal(x, fake.start[name]) for name, x in fake.responder.policy.lm.state_dict().items())
         assert is_left_clean(fake)
 
 
 def test_a_padded_vocabulary_is_compared_as_the_server_reads_prompts(run, world, tmp_path):
     padded = str(agents.save(tmp_path / "padded", vocab_size=400))
-    with fake_vllm(speaker_of(world, model_path=padded)) as fake:
+    with fake_vllm(responder_of(world, model_path=padded)) as fake:
         assert run(*words(fake, model_path=padded)) == 0
     assert fake.prompts[-1]["logit_bias"]["399"] == -100
     assert all(row["engine/mismatch"] < 1e-5 for row in rows(RUN))
@@ -103,7 +103,7 @@ def test_a_run_that_its_server_leaves_goes_on_to_the_same_numbers(run, fake, cap
 def test_two_servers_give_the_numbers_of_one_and_a_resume_says_that_they_changed(run, fake, world, caplog):
     assert run(*words(fake, iterations=2)) == 0
     one = without_clocks(RUN)
-    with fake_vllm(speaker_of(world)) as other:
+    with fake_vllm(responder_of(world)) as other:
         assert run(*words(fake, other, iterations=2), "--overwrite") == 0
         assert without_clocks(RUN) == one
         assert other.prompts
@@ -160,7 +160,7 @@ def stale(fake):
 
 
 def other_base(fake):
-    for name, parameter in fake.speaker.policy.lm.named_parameters():
+    for name, parameter in fake.responder.policy.lm.named_parameters():
         if "mlp" in name and "lora" not in name:
             parameter.data.mul_(1.5)
 
@@ -221,7 +221,7 @@ def test_settings_that_an_engine_cannot_follow(run, fake, capsys, keys, text):
 @pytest.mark.parametrize("keys", [{}, {"use_fsdp": True}])
 def test_two_ranks_ask_for_their_own_groups(ppo, fake, world, keys):  # noqa: F811
     keys = {"rollout_batch_size": 8, **keys}
-    with fake_vllm(speaker_of(world)) as other:
+    with fake_vllm(responder_of(world)) as other:
         first, second = ppo(2, *words(fake, other, iterations=2, **keys))
         assert (first[0], second[0]) == (0, 0), first[2] + second[2]
         seeds = [body["seed"] for server in (fake, other) for body in server.prompts if "seed" in body]
@@ -233,7 +233,7 @@ def test_two_ranks_ask_for_their_own_groups(ppo, fake, world, keys):  # noqa: F8
 
 @pytest.mark.multiprocess
 def test_a_fault_of_one_rank_ends_both(ppo, fake, world):  # noqa: F811
-    with fake_vllm(speaker_of(world)) as other:
+    with fake_vllm(responder_of(world)) as other:
         other.change = lambda path, body, *found: (500, b"") if "n" in (body or {}) else found
         first, second = ppo(2, *words(fake, other, rollout_batch_size=4))
     assert (first[0], second[0]) == (3, 3)

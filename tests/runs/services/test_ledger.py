@@ -1,9 +1,11 @@
 """The ledger: a row for each response, whose parts add up to its score; cut like metrics.jsonl; texts only if asked for."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import BaseReward, JudgedScore, NoScore, Part
@@ -104,9 +106,9 @@ def test_an_environment_pays_a_part_of_its_own():
     rollout = trainer.rollout
     config = trainer.config.model_copy(update={"environment": {"id": "restaurant"}})
     assert [row["environment"] for row in rows_of(rollout, 1, config)] == [0] * 6
-    rollout.turn_rewards = rollout.logprobs.new_zeros(rollout.logprobs.shape)
-    rollout.turn_rewards[3, 0] = 2.0
-    found = rows_of(rollout, 1, config)
+    turn_rewards = torch.zeros_like(rollout.logprobs)
+    turn_rewards[3, 0] = 2.0
+    found = rows_of(replace(rollout, turn_rewards=turn_rewards), 1, config)
     assert [row["environment"] for row in found] == [0, 0, 0, 2, 0, 0]
     assert found[3]["score"] == -0.5 + 2
 

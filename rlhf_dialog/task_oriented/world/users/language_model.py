@@ -64,10 +64,10 @@ class LMUser:
         self.dialogue = -1
 
     @property
-    def speaker(self) -> "ChatAgent":
+    def responder(self) -> "ChatAgent":
         """The model, which is loaded when it is needed first; environments with the same arguments share it."""
         model, device, sampling = self._model
-        return load_speaker(model, device, sampling) if isinstance(model, str) else model
+        return load_responder(model, device, sampling) if isinstance(model, str) else model
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin a dialogue; `options` may have its number (`dialogue`), a `goal` and an `opening` of your own."""
@@ -123,31 +123,31 @@ def answer_all(users: Sequence[LMUser], replies: Sequence[str]) -> list[Step]:
 
 def _write(users: Sequence[LMUser]) -> list[str]:
     texts: dict[int, str] = {}
-    for speaker in {id(user.speaker): user.speaker for user in users}.values():
-        rows = [row for row, user in enumerate(users) if user.speaker is speaker]
+    for responder in {id(user.responder): user.responder for user in users}.values():
+        rows = [row for row, user in enumerate(users) if user.responder is responder]
         prompts = [users[row]._prompt() for row in rows]
         streams = [users[row]._stream(f"user/{len(users[row].turns)}") for row in rows]
-        texts |= zip(rows, write_turns(speaker, prompts, streams), strict=True)
+        texts |= zip(rows, write_turns(responder, prompts, streams), strict=True)
     return [texts[row] for row in range(len(users))]
 
 
-def write_turns(speaker: "ChatAgent", prompts: Sequence[list[list[str]]], streams: Sequence[Random]) -> list[str]:
+def write_turns(responder: "ChatAgent", prompts: Sequence[list[list[str]]], streams: Sequence[Random]) -> list[str]:
     """What the model says next, for each prompt: of its variants, the longest first, the first one that fits is read.
 
     All chance comes from the stream of the prompt.
     """
     import torch
 
-    ids = [_fitting(speaker, variants) for variants in prompts]
-    length = speaker.sampling.max_new_tokens
+    ids = [_fitting(responder, variants) for variants in prompts]
+    length = responder.sampling.max_new_tokens
     uniform = torch.tensor([[rng.random() for _ in range(length)] for rng in streams], dtype=torch.float64)
-    responses = speaker.generate(speaker.batch(ids), uniform.to(speaker.policy.lm.device))
-    return [reply.text for reply in speaker.read(responses)]
+    responses = responder.generate(responder.batch(ids), uniform.to(responder.policy.lm.device))
+    return [reply.text for reply in responder.read(responses)]
 
 
-def _fitting(speaker: "ChatAgent", variants: list[list[str]]) -> list[int]:
+def _fitting(responder: "ChatAgent", variants: list[list[str]]) -> list[int]:
     """The ids of the first variant that the encoder need not shorten; else of the last one, without its oldest tokens."""
-    encoder, boundless = speaker.encoder, copy(speaker.encoder)
+    encoder, boundless = responder.encoder, copy(responder.encoder)
     boundless.max_prompt_length = 2**31
     for turns in variants[:-1]:
         ids = boundless.encode_prompt(turns)
@@ -157,7 +157,7 @@ def _fitting(speaker: "ChatAgent", variants: list[list[str]]) -> list[int]:
 
 
 @lru_cache(maxsize=4)
-def load_speaker(model: str, device: str = "auto", sampling: tuple[tuple[str, Any], ...] = ()) -> "ChatAgent":
+def load_responder(model: str, device: str = "auto", sampling: tuple[tuple[str, Any], ...] = ()) -> "ChatAgent":
     """The model of a folder or Hub name, with the `sampling` (keys of a run's YAML) in place of its own settings.
 
     Raises UserError when it cannot be loaded, or a key or its value is wrong.

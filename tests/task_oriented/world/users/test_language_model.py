@@ -4,7 +4,7 @@ from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.environments.base import answer, open_episode
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.users import language_model
-from rlhf_dialog.task_oriented.world.users.language_model import LMUser, answer_all, load_speaker
+from rlhf_dialog.task_oriented.world.users.language_model import LMUser, answer_all, load_responder
 from tests.parts import tiny
 from tests.parts.agents import save
 
@@ -23,7 +23,7 @@ def scripted(monkeypatch):
     """What the model says next, and what it has read before."""
     said, read = [], []
 
-    def written(speaker, prompts, streams):
+    def written(responder, prompts, streams):
         read.extend(prompts)
         return [said.pop(0) for _ in prompts]
 
@@ -100,13 +100,13 @@ def test_a_long_dialogue_loses_its_oldest_exchange_and_never_the_goal(chat_agent
 def test_a_folder_that_does_not_say_its_format_speaks_by_its_chat_template(tmp_path):
     tiny.gpt2(vocab_size=261).save_pretrained(tmp_path)
     tiny.chat_tokenizer().save_pretrained(tmp_path)
-    speaker = load_speaker(str(tmp_path), sampling=(("max_new_tokens", 5),))
-    assert speaker.settings.turn_separator == "chat_template"
-    user = LMUser(speaker, persona="Be Ada.")
+    responder = load_responder(str(tmp_path), sampling=(("max_new_tokens", 5),))
+    assert responder.settings.turn_separator == "chat_template"
+    user = LMUser(responder, persona="Be Ada.")
     user.reset(0, {"opening": "Hi ."})
     user.turns.append("Hello .")
-    ids = language_model._fitting(speaker, user._prompt())
-    assert speaker.encoder.tokenizer.decode(ids) == (
+    ids = language_model._fitting(responder, user._prompt())
+    assert responder.encoder.tokenizer.decode(ids) == (
         "<|im_start|>user\nBe Ada.<|im_end|>\n<|im_start|>assistant\nHi .<|im_end|>\n"
         "<|im_start|>user\nHello .<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -117,8 +117,8 @@ def test_it_is_built_from_a_yaml_and_goals_may_lie_in_a_file(agent_folder, tmp_p
     user = EnvironmentFactory.create("language_model_user", arguments)
     assert len(open_episode(user, 0).prompt_turns) == 1
     assert answer(user, "Yes .")[1] == 0
-    assert (user.speaker.sampling.max_new_tokens, user.speaker.sampling.temperature) == (4, 0.5)
-    assert LMUser(**arguments).speaker is user.speaker
+    assert (user.responder.sampling.max_new_tokens, user.responder.sampling.temperature) == (4, 0.5)
+    assert LMUser(**arguments).responder is user.responder
     path = tmp_path / "goals.txt"
     path.write_text("A room.\n\n A table. \n")
     assert LMUser(None, goals=str(path)).goals == ["A room.", "A table."]
