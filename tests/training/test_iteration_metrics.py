@@ -61,7 +61,7 @@ def test_keys_of_a_metrics_line():
 
 
 def test_a_vec_info_reads_the_rollout_with_its_credit():
-    """One value an episode, one a token, and the rest; at the start there is no KL, so that the rewards are the scores."""
+    """One value an episode, one a token, and the rest; without a KL penalty the rewards are the scores."""
     seen = []
 
     class CustomVecInfo(VecInfo):
@@ -80,11 +80,12 @@ def test_a_vec_info_reads_the_rollout_with_its_credit():
             assert rollout.num_generated == rollout.num_tokens
             return {"mine/scores": sum(rollout.reward_scores.total)}
 
-    trainer = make_trainer(vec_info=CustomVecInfo(), use_valuenorm=False, use_adv_normalize=False)
+    trainer = make_trainer(vec_info=CustomVecInfo(), use_valuenorm=False, use_adv_normalize=False, kl_coef=0.0)
     scores = Places()(range(6))
-    assert trainer.step()["mine/scores"] == sum(scores)
-    (rollout,) = seen
+    assert [trainer.step()["mine/scores"] for _ in range(2)] == [sum(scores)] * 2
+    rollout = seen[1]
     assert trainer.rollout is rollout
+    assert rollout.values.abs().max() > 0  # the critic has learned
     mask = rollout.response_mask
     torch.testing.assert_close(rollout.rewards.sum(dim=1), torch.tensor(scores), atol=1e-6, rtol=0)
     torch.testing.assert_close(rollout.advantages, (rollout.returns - rollout.values) * mask)
