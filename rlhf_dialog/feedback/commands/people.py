@@ -22,11 +22,21 @@ class InviteOptions(BotOptions):
         "WebUI (default: user, or the role of before)",
         choices=ROLES,
     )
+    page: bool = option("print an end of the page's address, which makes a browser this person's, once", False)
 
 
 def run_invite(options: InviteOptions) -> None:
-    """Make a key, and print it."""
+    """Make a key, or a code for the page, and print it."""
     people = People.load(Bot(options.run).folder)
+    if options.page:
+        if options.role is not None:
+            raise UserError(
+                "--role: is not for the page, where all are users; give a key with a role in a command of its own"
+            )
+        code = people.invite_to_page(options.name)
+        logger.info("%s: %s opens the page with this behind its address, once:", people.path, options.name)
+        print(f"#invite={code}")
+        return
     key = people.invite(options.name, options.role)
     logger.info(
         "%s: the key of %s (%s), which is shown only now:", people.path, options.name, people.get(options.name).role
@@ -57,7 +67,7 @@ def run_people(options: BotOptions) -> None:
         ratings = {row["person"]: row["number"] for row in store.rows(RATINGS)}
         table = Table("name", "role", "keys", "hash in the store", "ratings", box=None)
         for one, record in found:
-            keys = str(len(record["keys"])) if record["keys"] else f"revoked {str(record['revoked'])[:10]}"
+            keys = f"revoked {record['revoked'][:10]}" if record.get("revoked") else str(len(record["keys"]))
             person = store.hash_person(one.person)
             table.add_row(one.name, one.role, keys, person, str(ratings.get(person, 0)))
     console = Console(markup=False, highlight=False)

@@ -21,12 +21,13 @@ from rlhf_dialog.commands.terminal_state import terminal_person
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page import rendering
 from rlhf_dialog.feedback.page.layout import LOOKS, build
-from rlhf_dialog.feedback.page.request_filter import RequestFilter
+from rlhf_dialog.feedback.page.request_filter import TRADE_CODE, RequestFilter
 from rlhf_dialog.feedback.sessions.batched_generation import Answering
 from rlhf_dialog.feedback.sessions.chat_session import ChatSession, SessionChanged
 from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE, log_failure
 from rlhf_dialog.feedback.sessions.open_sessions import OpenSessions
 from rlhf_dialog.feedback.sessions.rates import Rates, check_length
+from rlhf_dialog.feedback.store.people import People
 from rlhf_dialog.feedback.store.settings import PageKeys
 from rlhf_dialog.feedback.store.store import Store
 
@@ -77,6 +78,7 @@ class FeedbackPage:
             auth_message=rendering.CONSENT,
             footer_links=[],
             max_file_size=1,
+            head=TRADE_CODE,
             **off,
             **LOOKS,
         )
@@ -87,6 +89,7 @@ class FeedbackPage:
         inputs = {number: len(function.inputs) for number, function in self.demo.fns.items()}
         gradio.queueing.traceback = SimpleNamespace(print_exc=log_failure)  # type: ignore[assignment]  # it would print texts
         self.app = RequestFilter(parent, store.bot, self.limits, hosts, is_logged_in, secret=secret, inputs=inputs)
+        self.app.trade = People.load(store.path.parent).trade
 
     def _person(self, request: gr.Request) -> str | None:
         """The random id of who sends a request; None without our cookie."""

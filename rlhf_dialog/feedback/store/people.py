@@ -2,7 +2,7 @@
 
 {"format_version": 1, "people": {"Ann": {"role": "teacher", "person": "0a..", "keys": ["9f.."], "created": ".", "revoked": null}}}
 
-A key is shown once, when it is made; the file has its SHA-256.
+A key is shown once, when it is made; the file has its SHA-256, and that of the codes that invite to the page (`codes`).
 """
 
 import fcntl
@@ -88,25 +88,56 @@ class People:
 
         `role`: None is that of before, or user. Raises UserError for a name that cannot be one.
         """
+        key = KEY_BEGIN + secrets.token_urlsafe(KEY_BYTES)
+        self._add(name, role, "keys", key)
+        return key
+
+    def invite_to_page(self, name: str) -> str:
+        """A code for which the page makes a browser this person's, once. Raises UserError for a name that cannot be one."""
+        code = secrets.token_urlsafe(KEY_BYTES)
+        self._add(name, None, "codes", code)
+        return code
+
+    def trade(self, code: str) -> str | None:
+        """The random id of whom a code invites to the page, which it does no more; None of a wrong, used or revoked one."""
+        digest = _digest(code)
+        if not any(digest in record.get("codes", []) for record in self._refresh().values()):
+            return None
+        with self._changing() as records:
+            for record in records.values():
+                if digest in record.get("codes", []):
+                    record["codes"].remove(digest)
+                    return str(record["person"])
+        return None
+
+    def _add(self, name: str, role: str | None, kind: str, secret: str) -> None:
         is_name = name.isprintable() and name == name.strip() and 1 <= len(name) <= LONGEST_NAME
         if not is_name or _is_hash(name) or name == "samples":  # of which `forget` would not know what is meant
             raise UserError(
                 f"NAME: found {name[:LONGEST_NAME]!r}, wanted at most {LONGEST_NAME} printed characters, and no hash of a person"
             )
-        key = KEY_BEGIN + secrets.token_urlsafe(KEY_BYTES)
         with self._changing() as records:
             now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            new = {"role": "user", "person": secrets.token_hex(16), "keys": [], "created": now}
+            new: dict[str, Any] = {
+                "role": "user",
+                "person": secrets.token_hex(16),
+                "keys": [],
+                "created": now,
+                "revoked": None,
+            }
             record = records.setdefault(name, new)
-            record |= {"role": role or record["role"], "keys": [*record["keys"], _digest(key)], "revoked": None}
-        return key
+            record |= {"role": role or record["role"], kind: [*record.get(kind, []), _digest(secret)]}
+            record |= {"revoked": None} if kind == "keys" else {}
 
     def revoke(self, name: str) -> int:
-        """Let none of a person's keys work any more; returns how many there were. Raises UserError when nobody has this name."""
+        """Let none of a person's keys and codes work any more; returns how many there were.
+
+        Raises UserError when nobody has this name.
+        """
         with self._changing() as records:
             self._check(records, name)
-            number = len(records[name]["keys"])
-            records[name] |= {"keys": [], "revoked": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+            number = len(records[name]["keys"]) + len(records[name].get("codes", []))
+            records[name] |= {"keys": [], "codes": [], "revoked": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         return number
 
     def forget(self, name: str) -> None:
@@ -158,8 +189,8 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
             )
         people: dict[str, dict[str, Any]] = tree["people"]
         for record in people.values():
-            keys = record["keys"]
-            are_keys = isinstance(keys, list) and all(_is_hash(key, 64) for key in keys)
+            lists = record["keys"], record.get("codes", [])
+            are_keys = all(isinstance(keys, list) and all(_is_hash(key, 64) for key in keys) for keys in lists)
             if not (record["role"] in ROLES and _is_hash(record["person"], 32) and are_keys):
                 raise ValueError("a person lacks a role, an id or keys")
     return people

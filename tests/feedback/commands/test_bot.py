@@ -152,6 +152,15 @@ def test_keys_are_given_revoked_and_listed(run, capsys):
     assert lines[2][:4] == ["Open", "WebUI", "gateway", "1"]
     with pytest.raises(SystemExit):
         call("invite", "Ann", "--role", "owner")
+    code, link, said = call("invite", "Ben", "--page")
+    assert (code, link.partition("=")[0], "Ben" in said, link.partition("=")[2].strip() in said) == (
+        0,
+        "#invite",
+        True,
+        False,
+    )
+    assert people.trade(link.partition("=")[2].strip()) == people.get("Ben").person
+    assert call("invite", "Ben", "--page", "--role", "teacher")[0] == 2
 
 
 def test_it_learns_and_says_what_it_did(tmp_path, capsys):

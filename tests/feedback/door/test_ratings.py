@@ -163,6 +163,8 @@ def test_an_older_edit_or_choice_again_is_new_when_the_dialogue_goes_on_with_ano
         send(store, ANN, first, correction="A"),
     ]
     assert added == [1, 1, 1, 0]
+    later = say(store, ANN, "Left .", dialogue=store.dialogues()[0].id)[1][0]
+    assert [send(store, ANN, later, correction="B"), send(store, ANN, first, correction="A")] == [1, 0]
     third = f"chatcmpl-{'c' * 32}"
     store.add_turn(store.dialogues()[0].id, 1, "agent", "No .", answer="c" * 32)
     for other, wanted in ((first, 1), (third, 1), (first, 0), (third, 0)):  # both go on with the second one

@@ -113,6 +113,42 @@ def test_a_prompt_is_what_was_said_when_the_answer_was_given(store):
     assert said == [("Is it far ?", "C", "And then ?"), ("Is it far ?", "D", "And then ?")]
 
 
+@pytest.mark.parametrize(
+    ("back", "said"),
+    [
+        (("p", "edit", 0, None), "B"),  # the choice is left
+        (("p", "choice", 1, None), "A2"),
+        (("p", "choice", 1, 0), "A2"),
+        (("p", "choice", 1, 2), "B"),  # another choice than the one that was made
+        (("p", "choice", 0, None), "B"),  # a choice of another answer
+        (("q", "choice", 1, None), "B"),  # another person's
+        (("p", "thumb", 1, None), "B"),
+    ],
+)
+def test_what_was_taken_back_before_an_answer_is_not_in_its_prompt(store, back, said):
+    person, kind, turn, other = back
+    dialogue, turns = talk(store, answers=("A", "B", "C"))
+    store.add_feedback(dialogue, "p", Rating("edit", turn=turns[0], text="A2"))
+    store.add_feedback(dialogue, "p", Rating("choice", turn=turns[1], other=turns[0]))
+    store.add_feedback(
+        dialogue, person, Rating("withdrawn", turns[turn], text=kind, other=None if other is None else turns[other])
+    )
+    store.add_turn(dialogue, 2, "user", "And then ?")
+    last = store.add_turn(dialogue, 3, "agent", "Left .")
+    store.add_feedback(dialogue, "p", Rating("thumb", turn=last, value=1))
+    assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", said, "And then ?")
+
+
+def test_an_edit_that_was_taken_back_can_be_made_again(store):
+    dialogue, (turn,) = talk(store, answers=("A",))
+    edit, back = Rating("edit", turn=turn, text="B"), Rating("withdrawn", turn=turn, text="edit")
+    for rating in (edit, back, edit):
+        store.add_feedback(dialogue, "p", rating)
+    store.add_turn(dialogue, 2, "user", "And then ?")
+    store.add_feedback(dialogue, "p", Rating("thumb", turn=store.add_turn(dialogue, 3, "agent", "Left ."), value=1))
+    assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", "B", "And then ?")
+
+
 def test_stopped_answers_are_left_out_and_counted_and_stay_in_prompts(store):
     dialogue, (turn,) = talk(store)
     stopped = store.add_turn(dialogue, 1, "agent", "Two", is_stopped=True)
@@ -192,31 +228,6 @@ def test_what_is_new_is_not_shown_of_examples_without_it():
     assert repr((one, 1.0)) == f"({shown}, 1.0)"
     assert repr(one._replace(system="Be brief .")).endswith(", owner=None, system='Be brief .')")
     assert repr(one._replace(after_copies=True)).endswith(", owner=None, after_copies=True)")
-
-
-@pytest.mark.parametrize(
-    ("back", "said"),
-    [
-        (("p", "edit", 0, None), "B"),  # the choice is left
-        (("p", "choice", 1, None), "A2"),
-        (("p", "choice", 1, 0), "A2"),
-        (("p", "choice", 1, 2), "B"),  # another choice than the one that was made
-        (("q", "choice", 1, None), "B"),  # another person's
-        (("p", "thumb", 1, None), "B"),
-    ],
-)
-def test_what_was_taken_back_before_an_answer_is_not_in_its_prompt(store, back, said):
-    person, kind, turn, other = back
-    dialogue, turns = talk(store, answers=("A", "B", "C"))
-    store.add_feedback(dialogue, "p", Rating("edit", turn=turns[0], text="A2"))
-    store.add_feedback(dialogue, "p", Rating("choice", turn=turns[1], other=turns[0]))
-    store.add_feedback(
-        dialogue, person, Rating("withdrawn", turns[turn], text=kind, other=None if other is None else turns[other])
-    )
-    store.add_turn(dialogue, 2, "user", "And then ?")
-    last = store.add_turn(dialogue, 3, "agent", "Left .")
-    store.add_feedback(dialogue, "p", Rating("thumb", turn=last, value=1))
-    assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", said, "And then ?")
 
 
 def test_what_is_forgotten_while_it_is_read_is_read_whole(store, monkeypatch):

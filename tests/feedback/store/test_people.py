@@ -120,3 +120,25 @@ def test_a_file_that_is_damaged_or_newer_is_refused(people, tree, words):
     people.path.write_text(json.dumps(tree))
     with pytest.raises(UserError, match=words):
         people.find("rd-x")
+
+
+def test_a_code_for_the_page_works_once_and_is_nowhere_else(people):
+    key = people.invite("Ann", "teacher")
+    codes = [people.invite_to_page(name) for name in ("Ann", "Ann", "Ben")]
+    assert all(re.fullmatch("[0-9A-Za-z_-]{43}", code) for code in codes)
+    assert not any(code in people.path.read_text() for code in codes)
+    ann, other = people.find(key), People.load(people.path.parent)
+    assert (ann.role, [people.find(code) for code in codes], people.trade(key)) == ("teacher", [None] * 3, None)
+    for wrong in ("", codes[0][:-1], hashlib.sha256(codes[0].encode()).hexdigest(), "\ud83d"):
+        assert people.trade(wrong) is None
+    assert [other.trade(codes[0]), people.trade(codes[0]), people.trade(codes[1])] == [ann.person, None, ann.person]
+    people.revoke("Ben")
+    assert people.trade(codes[2]) is None
+    assert people.find(key) == ann
+
+
+def test_many_browsers_with_one_code_are_one_person_once(people):
+    code = people.invite_to_page("Ann")
+    with ThreadPoolExecutor(8) as pool:
+        traded = list(pool.map(lambda _: People.load(people.path.parent).trade(code), range(8)))
+    assert sorted(map(bool, traded)) == [False] * 7 + [True]
