@@ -82,7 +82,7 @@ def run_serve(options: ServeOptions) -> None:
         settings = read_settings(bot.settings_path)
         people = People.load(bot.folder)
         is_private = is_loopback(address) and not options.allow_host
-        if options.api and not (is_private or options.visitors or people.was_anybody_invited):
+        if options.api and not (is_private or options.visitors or people.has_keys()):
             raise UserError(
                 "--api: is open to other machines by --host or --allow_host; make keys for those who may use it with "
                 "`rlhf-dialog feedback invite NAME`, or answer everybody with --visitors"

@@ -5,7 +5,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
@@ -91,7 +91,7 @@ class RunningAnswer:
         running.ended.set()
         return running
 
-    async def follow(self) -> AsyncIterator[None]:
+    async def follow(self) -> AsyncGenerator[None, None]:
         """At once, and after each change, until it has ended."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         with self._changing:

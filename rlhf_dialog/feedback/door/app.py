@@ -54,6 +54,7 @@ class Door:
                 ApiError: _answer_refusal,  # type: ignore[dict-item]
                 UserError: _answer_failure,  # type: ignore[dict-item]
                 HTTPException: _answer_unknown,  # type: ignore[dict-item]
+                Exception: _answer_error,  # which raises it again, for the guard's log
             },
         )
 
@@ -165,7 +166,7 @@ class AnswerResponse(Response):
     """Sends an answer, as it grows where the request says so. A reader that leaves lets go of it."""
 
     def __init__(self, running: RunningAnswer, headers: dict[str, str]):
-        self.running, self._headers = running, headers
+        self.running, self._more_headers = running, headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = (
@@ -199,7 +200,7 @@ class AnswerResponse(Response):
             for number, answer in enumerate(running.answers)
         ]
         body = self._object("chat.completion", choices) | {"usage": _usage(running.answers)}
-        await JSONResponse(body, headers=self._headers)(scope, receive, send)
+        await JSONResponse(body, headers=self._more_headers)(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         running, has_begun = self.running, False
@@ -217,7 +218,7 @@ class AnswerResponse(Response):
                     has_begun = True
                     kind = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
                     headers = [
-                        (name.lower().encode(), value.encode()) for name, value in (kind | self._headers).items()
+                        (name.lower().encode(), value.encode()) for name, value in (kind | self._more_headers).items()
                     ]
                     await send({"type": "http.response.start", "status": 200, "headers": headers})
                     for number in range(len(shown)):
@@ -294,6 +295,10 @@ async def _answer_refusal(request: Request, error: ApiError) -> Response:
 async def _answer_failure(request: Request, error: UserError) -> Response:
     logger.warning("a request was not answered: %s", error)
     return _refusal(ApiError(503, "the bot cannot answer this now; ask again in a minute", "server_error"))
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    return _refusal(ApiError(500, "the server could not answer this; its log says where", "server_error"))
 
 
 async def _answer_unknown(request: Request, error: HTTPException) -> Response:

@@ -42,7 +42,7 @@ class Callers:
         named = named or user or None
         if named and len(named) > MAX_USER_CHARS:
             raise ApiError(400, f"user: has {len(named)} characters; send at most {MAX_USER_CHARS}", param="user")
-        if self._owner is not None and not self._people.was_anybody_invited:
+        if self._owner is not None and not self._people.has_keys():
             return Caller(self._owner, self._hash(self._owner, named), "owner")
         scheme, _, key = headers.get("Authorization", "").partition(" ")
         if not scheme and self._visitors:

@@ -68,6 +68,17 @@ def test_of_two_branches_each_goes_on_and_learning_reads_what_was_seen(ask, stor
     assert [prompts[event] for event in sorted(prompts)] == seen
 
 
+def test_another_answer_to_an_earlier_turn_begins_a_branch(ask, store, turn_of):
+    first = ask("Hello")
+    second = ask("Hello", text_of(first), "Left ?")
+    again = ask("Hello", text_of(first), "Left ?")
+    assert turn_of(again).dialogue == turn_of(second).dialogue
+    ask("Hello", text_of(first), "Left ?", text_of(again), "And ?")
+    late = ask("Hello", text_of(first), "Left ?")
+    assert turn_of(late).dialogue != turn_of(second).dialogue
+    assert len(store.copies()) == 2
+
+
 def test_the_second_choice_begins_a_branch(ask, store, turn_of, seen):
     both = ask("Hello", n=2, seed=1)
     answer = ask("Hello", text_of(both, 1), "And ?")
