@@ -199,7 +199,7 @@ class GrowingReply:
     """A reply so far: `text` is shown as it is, and the text of the finished reply begins with it.
 
     `ids` are all tokens so far, with the end token, and `logprobs` theirs, under the distribution that they were sampled
-    from; `truncated` says of a reply that has `ended` that the length limit ended it.
+    from; `truncated` says of a reply that has `ended` that the length limit ended it. Its prompt has `num_prompt_ids` tokens.
 
     >>> GrowingReply(text="Inside ,", ids=[14, 10], logprobs=[-1.2, -0.4], ended=False, truncated=False)
     """
@@ -209,6 +209,7 @@ class GrowingReply:
     logprobs: tuple[float, ...] = ()
     ended: bool = False
     truncated: bool = False
+    num_prompt_ids: int = 0
 
 
 @torch.no_grad()
@@ -217,15 +218,17 @@ def stream(
     turns: Sequence[Sequence[str]],
     show: Callable[[list[GrowingReply]], bool],
     uniform: Tensor,
+    systems: Sequence[str | None] | None = None,
 ) -> None:
-    """Answer the turns of each prompt; `show` gets all replies so far after each token, and returns whether to go on.
+    """Answer the turns of each prompt, behind its system message; `show` gets all replies so far after each token, and returns
+    whether to go on.
 
     The rows share one generation, and the replies are those that `Responder.reply` would give. `uniform` (B, T) are their
     `random_numbers`. Raises RunStopped when the policy's predictions are not finite.
     """
-    encoder, prompts = speaker.encoder, speaker.encode(turns)
+    encoder, prompts = speaker.encoder, speaker.encode(turns, systems)
     buffer = ResponseBuffer(uniform.shape, prompts.pad_id, prompts.device)
-    replies = [GrowingReply() for _ in turns]
+    replies = [GrowingReply(num_prompt_ids=number) for number in prompts.prompt_mask.sum(dim=1).tolist()]
 
     def show_new() -> bool:
         ids, mask, logprobs = buffer.written(buffer.seen - 1)
@@ -241,7 +244,8 @@ def stream(
             if not ended:
                 text = certain(text, encoder)
                 text = text if text.startswith(reply.text) else reply.text
-            replies[row] = GrowingReply(text, all_ids, (*reply.logprobs, *new_logprobs), ended, ended and goes_on)
+            logprobs_so_far = (*reply.logprobs, *new_logprobs)
+            replies[row] = GrowingReply(text, all_ids, logprobs_so_far, ended, ended and goes_on, reply.num_prompt_ids)
         return show(list(replies))
 
     write_tokens(buffer, speaker, prompts, uniform.to(prompts.device), show_new)

@@ -13,6 +13,7 @@ import pytest
 
 from rlhf_dialog.feedback.sessions.batched_generation import Answering
 from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.people import People
 from tests.parts.agents import save
 
 pytestmark = pytest.mark.slow
@@ -45,7 +46,8 @@ def address(bot):
 @pytest.fixture
 def paced(bot):
     """The address of a page in this process, and a semaphore: its answers wait for a release before each token."""
-    from rlhf_dialog.feedback.page.page import FeedbackPage, page_server
+    from rlhf_dialog.feedback.commands.serve import http_server
+    from rlhf_dialog.feedback.page.page import FeedbackPage
 
     tokens = threading.Semaphore(0)
     with Answering(bot, seed=0) as answering, closing(bot.store()) as store, socket.socket() as listening:
@@ -58,7 +60,7 @@ def paced(bot):
 
         answering.stream = wait
         listening.bind(("127.0.0.1", 0))
-        server = page_server(FeedbackPage(store, answering).app, 1)
+        server = http_server(FeedbackPage(store, answering).app, 1)
         serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         serving.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}", tokens
@@ -132,6 +134,28 @@ def rows(bot, statement, *values):
         return connection.execute(statement, values).fetchall()
     finally:
         connection.close()
+
+
+def test_an_invitation_makes_one_browser_the_person_that_it_names(browser, bot, address):
+    people = People.load(bot.folder)
+    link = f"{address}#invite={people.invite_to_page('Ann')}"
+    with opened(browser, link) as page:
+        page.wait_for_function("location.hash === ''")
+        page.get_by_text("Version 0001 answers.").wait_for()
+        say(page, "I was invited")
+        (cookie,) = page.context.cookies()
+        assert cookie["value"][:32] == people.get("Ann").person
+    owner = "SELECT person FROM dialogues JOIN turns ON dialogue = dialogues.id WHERE text = 'I was invited'"
+    with closing(bot.store()) as store:
+        assert rows(bot, owner) == [(store.hash_person(people.get("Ann").person),)]
+    context = browser.new_context()
+    page, said = context.new_page(), []
+    page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+    page.goto(link)
+    page.wait_for_function("location.hash === ''", timeout=LONG)
+    assert ["used before" in text for text in said] == [True]
+    assert context.cookies() == []
+    context.close()
 
 
 def test_what_people_do_on_the_page_of_a_phone_is_in_the_store(browser, bot, address):

@@ -15,10 +15,11 @@ from rich.text import Text
 from rich.tree import Tree
 
 from rlhf_dialog.commands.options import Options, option
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.feedback.learning.gate import describe_power, last_gate
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Examples, format_counts, heldout_set, read_examples
+from rlhf_dialog.feedback.store.people import People
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.feedback.store.store import SAMPLES
 from rlhf_dialog.terminal import Console, TimeLeft, visible
@@ -119,21 +120,34 @@ def run_rollback(options: RollbackOptions) -> None:
 
 class ForgetOptions(BotOptions):
     person: str = option(
-        "16 hexadecimal digits; /forget in the chat and `status` show them; samples: all samples",
-        metavar="HASH",
+        "a name of `people`, or 16 hexadecimal digits; /forget in the chat and `status` show them; samples: all samples",
+        metavar="PERSON",
         form="positional",
     )
 
 
 def run_forget(options: ForgetOptions) -> None:
-    """Remove a person from the store, and mark what was trained on them."""
-    person = SAMPLES if options.person == "samples" else options.person
-    if not re.fullmatch("[0-9a-f]{16}", person):
-        raise UserError(f"HASH: found {options.person[:40]!r}, wanted the 16 hexadecimal digits of a person")
-    done = Bot(options.run).forget(person)
-    if not any(done.values()):
+    """Remove a person from the store and from people.json, and mark what was trained on them."""
+    bot, person = Bot(options.run), SAMPLES if options.person == "samples" else options.person
+    people = People.load(bot.folder)
+    with closing(bot.store()) as store:
+        hashes = {one.name: store.hash_person(one.person) for one, _ in people.list()}
+    if not re.fullmatch("[0-9a-f]{16}", person := hashes.get(person, person)):
+        known = f"{nearest(person, hashes)} `feedback people` lists the names" if hashes else ""
+        raise UserError(
+            f"PERSON: found {person[:40]!r}, wanted the 16 hexadecimal digits of a person, or a name{known}"
+        )
+    names = [name for name, own in hashes.items() if own == person]
+    for name in names:
+        people.revoke(name)  # so that nothing comes meanwhile
+    done = bot.forget(person)
+    for name in names:
+        people.forget(name)
+    if not any((*done.values(), names)):
         raise UserError(f"{options.run}: nothing is stored of the person {options.person} now; check the hash")
     logger.info("%s: %d rows of %s removed", options.run, done["rows"], options.person)
+    if names:
+        logger.info("%s: name, id and keys of %s removed", people.path, ", ".join(names))
     if done["tainted"]:
         text = "trained on them and still there: %s; roll back to an earlier version, or begin again from the first"
         logger.warning(text, ", ".join(done["tainted"]))

@@ -18,6 +18,9 @@ SUBCOMMANDS = {  # name: module with the function `run_NAME`, what the subcomman
     "import": ("files", "add the feedback of a file, also in TRL's columns"),
     "pull": ("pull", "add the ratings that people gave in Open WebUI"),
     "backup": ("files", "copy the store while the bot is in use"),
+    "invite": ("people", "give a person, or a program, a key to the API"),
+    "revoke": ("people", "let a person's keys work no more"),
+    "people": ("people", "list who was invited"),
     "forget": ("bot", "remove everything that is stored about a person"),
 }
 

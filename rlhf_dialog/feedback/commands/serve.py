@@ -1,20 +1,29 @@
-"""`rlhf-dialog feedback serve`: the page of a bot in a browser."""
+"""`rlhf-dialog feedback serve`: the page of a bot in a browser, and its API for other programs."""
 
 import logging
 import re
 import socket
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.commands.command_line import check_device
 from rlhf_dialog.commands.options import PrecisionOption, option
+from rlhf_dialog.commands.terminal_state import terminal_person
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.bot import BotOptions
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.settings import read_settings
+from rlhf_dialog.feedback.store.people import People
+from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
+from rlhf_dialog.feedback.store.store import Store
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from rlhf_dialog.feedback.sessions.batched_generation import Answering
 
 logger = logging.getLogger(__name__)
 PORT = 7860
@@ -34,12 +43,27 @@ class ServeOptions(PrecisionOption, BotOptions):
         metavar="NAME",
         form="repeated",
     )
+    api: bool = option("answer OpenAI's clients too, below /v1; see docs/FEEDBACK.md", False)
+    no_page: bool = option("with --api: no page, so gradio is not needed", False)
+    allow_origin: tuple[str, ...] = option(
+        "with --api: a web site whose scripts may use it, such as https://chat.example.org. Repeatable",
+        metavar="URL",
+        form="repeated",
+    )
+    visitors: bool = option(
+        "with --api: once somebody has a key, answer also who has none; all of them are one person", False
+    )
+    users: str = option(
+        "with --api: whether each user that a gateway names is a person, as with a company's login, or all of them "
+        "together are one (default)",
+        "unknown",
+        choices=("known", "unknown"),
+    )
 
 
 def run_serve(options: ServeOptions) -> None:
-    """Serve the page until Ctrl-C or SIGTERM."""
-    if find_spec("gradio") is None:
-        raise UserError('the page needs gradio; install it from the checkout: pip install -e ".[chat]"')
+    """Serve page and API until Ctrl-C or SIGTERM."""
+    _check_parts(options)
     check_device(options.device)
     logins = None if options.auth is None else read_logins(options.auth)
     for name in options.allow_host:
@@ -48,7 +72,7 @@ def run_serve(options: ServeOptions) -> None:
                 f"--allow_host {name}: give a name alone, without http:// and port: chat.example.org, for example"
             )
     family, address = resolve_host(options.host, options.port)
-    if logins is None and not is_loopback(address):
+    if logins is None and not is_loopback(address) and not options.no_page:
         raise UserError(
             f"--host {options.host}: opens the page to other machines; give --auth USER:PASSWORD, or --auth FILE, so that only "
             "people who know a password can use it"
@@ -56,6 +80,13 @@ def run_serve(options: ServeOptions) -> None:
     with ExitStack() as stack:
         bot = Bot(options.run)
         settings = read_settings(bot.settings_path)
+        people = People.load(bot.folder)
+        is_private = is_loopback(address) and not options.allow_host
+        if options.api and not (is_private or options.visitors or people.has_keys()):
+            raise UserError(
+                "--api: is open to other machines by --host or --allow_host; make keys for those who may use it with "
+                "`rlhf-dialog feedback invite NAME`, or answer everybody with --visitors"
+            )
         try:
             is_v6 = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
             listening = socket.create_server(address, family=family, dualstack_ipv6=is_v6)
@@ -65,26 +96,93 @@ def run_serve(options: ServeOptions) -> None:
             ) from error
         stack.callback(listening.close)
         store = stack.enter_context(closing(bot.store()))
-        from rlhf_dialog.feedback.page.page import FeedbackPage, page_server
-        from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
         from rlhf_dialog.feedback.sessions.batched_generation import Answering
 
         answering = stack.enter_context(
             Answering(bot, device=options.device, adjust=lambda agent: agent.set_precision(options))
         )
         version, _ = answering.introduction()
-        hosts = None if logins else {*THIS_MACHINE, options.host.strip("[]"), *options.allow_host}
-        page = FeedbackPage(store, answering, logins, settings, hosts)
+        served = _Served(bot, store, answering, settings, options)
+        app = served.page(logins) if not options.no_page else None
+        if options.api:
+            app = served.with_api(app, people, terminal_person() if is_private else None, stack)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-        print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)
+        what = f"{url}v1" if options.no_page else f"{url}, the API is {url}v1" if options.api else url
+        print(f"{bot.folder}: version {version} answers on {what} (Ctrl-C ends)", flush=True)
         if not is_loopback(address):
             logger.warning(
-                "every machine that reaches %s can open this page and try passwords; they and all texts travel readable, so put "
-                "a proxy with https before it",
+                "every machine that reaches %s can open it and try passwords and keys; they and all texts travel readable, so "
+                "put a proxy with https before it",
                 url,
             )
-        page_server(page.app, SECONDS_TO_END).run(sockets=[listening])
+        assert app is not None
+        http_server(app, SECONDS_TO_END).run(sockets=[listening])
+
+
+def _check_parts(options: ServeOptions) -> None:
+    """Raises UserError when nothing is to be served, or a package is missing."""
+    if options.no_page and not options.api:
+        raise UserError("--no_page: nothing is left to serve; add --api")
+    for package, part, is_served in (("gradio", "page", not options.no_page), ("uvicorn", "API", options.api)):
+        if is_served and find_spec(package) is None:
+            raise UserError(f'the {part} needs {package}; install it from the checkout: pip install -e ".[chat]"')
+
+
+@dataclass(frozen=True)
+class _Served:
+    """What a bot is served with."""
+
+    bot: Bot
+    store: Store
+    answering: "Answering"
+    settings: BotSettings
+    options: ServeOptions
+
+    def hosts(self) -> set[str]:
+        """The names under which page and API may be opened."""
+        from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE
+
+        return {*THIS_MACHINE, self.options.host.strip("[]"), *self.options.allow_host}
+
+    def page(self, logins: list[tuple[str, str]] | None) -> "ASGIApp":
+        from rlhf_dialog.feedback.page.page import FeedbackPage
+
+        return FeedbackPage(self.store, self.answering, logins, self.settings, None if logins else self.hosts()).app
+
+    def with_api(self, page: "ASGIApp | None", people: People, owner: str | None, stack: ExitStack) -> "ASGIApp":
+        """The API, and, where there is one, the page beside it; `owner` is the random id of who calls while nobody has a key."""
+        from rlhf_dialog.feedback.door.app import Door
+        from rlhf_dialog.feedback.door.callers import Callers
+        from rlhf_dialog.feedback.door.guard import Guard, check_origin
+
+        callers = Callers(people, self.store, owner, self.options.visitors, self.options.users == "known")
+        door = Door(self.bot, self.store, self.answering, callers, self.settings)
+        stack.callback(door.close)
+        origins = [check_origin(origin) for origin in self.options.allow_origin]
+        api = Guard(door.app, self.settings, self.hosts(), origins)
+
+        async def choose(scope: Any, receive: Any, send: Any) -> None:
+            is_api = scope["type"] == "http" and scope["path"].startswith("/v1/")
+            await (api if page is None or is_api else page)(scope, receive, send)
+
+        return choose
+
+
+def http_server(app: "ASGIApp", seconds_to_end: int) -> Any:
+    """A server that waits so long for open requests; `app` logs what fails, without what strangers wrote."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        ws="none",
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=seconds_to_end,
+    )
+    return uvicorn.Server(config)
 
 
 def read_logins(auth: str) -> list[tuple[str, str]]:

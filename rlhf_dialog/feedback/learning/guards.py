@@ -92,9 +92,9 @@ class GuardMeasurement:
     def __init__(self, learner: Learner, heldout: Examples):
         self.learner, self.settings, self.heldout = learner, learner.settings, heldout
         settings, count, size = learner.settings, learner.settings.guard_prompts, learner.agent.settings.context_size
-        newest = list(dict.fromkeys(one.prompt_turns[-size:] for one in reversed(heldout.all)))[:count]
+        newest = list(dict.fromkeys((one.prompt_turns[-size:], one.system) for one in reversed(heldout.all)))[:count]
         draws = math.ceil(count / len(newest)) if newest else 0
-        self.prompts = [Dialogue(list(turns)) for turns in (newest * draws)[:count]]
+        self.prompts = [Dialogue(list(turns), system=system) for turns, system in (newest * draws)[:count]]
         self.prompts += pick_prompts(learner.sft_prompts("validation"), count, settings.seed)
         self.chat_sampling = chat_sampling(learner.agent.settings)
 

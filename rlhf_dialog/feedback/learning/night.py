@@ -349,6 +349,7 @@ def _report(bot: Bot, snapshot: Snapshot, why: str) -> NightReport:
         "liked": liked[True],
         "disliked": liked[False],
         "pairs": len(training.pairs),
+        **({"after_copies": copied} if (copied := training.num_after_copies) else {}),
         "sft": sizes.num_sft if settings.sft_data_path and training.num_new else 0,
         "steps": sizes.steps if training.num_new else 0,
     }

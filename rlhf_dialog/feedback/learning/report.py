@@ -10,7 +10,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.feedback.learning.gate import GateComparison, describe_people
 from rlhf_dialog.feedback.learning.guards import GuardLimit, sample_replies
 from rlhf_dialog.feedback.learning.learner import Learner
-from rlhf_dialog.feedback.store.examples import Prompt, format_counts
+from rlhf_dialog.feedback.store.examples import DialoguePrompt, format_counts
 from rlhf_dialog.models.chat_agent import chat_sampling
 from rlhf_dialog.models.policy import Policy
 
@@ -63,13 +63,15 @@ class ChangedAnswers:
         return texts
 
 
-def compare_answers(learner: Learner, champion: Policy, prompts: Sequence[Prompt]) -> ChangedAnswers:
+def compare_answers(learner: Learner, champion: Policy, prompts: Sequence[DialoguePrompt]) -> ChangedAnswers:
     """Both versions answer as in a chat, each prompt with the same random numbers."""
-    dialogues = [Dialogue(list(turns)) for turns in prompts]
+    dialogues = [Dialogue(list(prompt.turns), system=prompt.system) for prompt in prompts]
     sampling = chat_sampling(learner.agent.settings)
     replies = (sample_replies(learner, policy, dialogues, sampling) for policy in (champion, learner.policy))
     texts = [[reply.text for reply in some] for some in replies]
-    both = [AnswerChange(turns[-1], before, after) for turns, before, after in zip(prompts, *texts, strict=True)]
+    both = [
+        AnswerChange(prompt.turns[-1], before, after) for prompt, before, after in zip(prompts, *texts, strict=True)
+    ]
     return ChangedAnswers(len(prompts), [one for one in both if one.before != one.after])
 
 
@@ -107,6 +109,10 @@ class NightReport:
                 f"to learn from: {used['new']} new and {used['replayed']} older examples of {used['people']} people: "
                 f"{used['liked']} liked and {used['disliked']} disliked answers, {used['pairs']} edits and choices; "
                 f"{used['sft']} replies of the SFT data in {used['steps']} steps"
+            )
+        if copied := used.get("after_copies"):
+            texts.append(
+                f"of these, {copied} follow turns that a program sent as its history, and nobody said to the bot"
             )
         if self.weighing:
             texts.append(self.weighing)

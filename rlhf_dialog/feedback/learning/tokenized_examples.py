@@ -65,12 +65,12 @@ class ExampleEncoder:
 
     def encode_example(self, example: Example) -> list[TokenizedExample]:
         """One row of an answer; two of a pair, the chosen one first."""
-        prompt = example.prompt_turns
+        prompt, system = example.prompt_turns, example.system
         if isinstance(example, RatedAnswer):
-            return [self.encode_answer(prompt, example.response, example.ids)]
+            return [self.encode_answer(prompt, example.response, example.ids, system)]
         return [
-            self.encode_answer(prompt, example.chosen, example.chosen_ids),
-            self.encode_answer(prompt, example.rejected, example.rejected_ids),
+            self.encode_answer(prompt, example.chosen, example.chosen_ids, system),
+            self.encode_answer(prompt, example.rejected, example.rejected_ids, system),
         ]
 
     def encode_rows(self, examples: Iterable[Example]) -> dict[str, TokenizedExample]:

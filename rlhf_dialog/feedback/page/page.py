@@ -3,6 +3,7 @@
 What a bot or a person wrote is shown as text: no markup of it is read. This module and `layout` import Gradio.
 """
 
+import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -14,21 +15,37 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 import gradio as gr
 import gradio.queueing
-import uvicorn
 from fastapi import FastAPI
 
+from rlhf_dialog.commands.terminal_state import terminal_person
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page import rendering
 from rlhf_dialog.feedback.page.layout import LOOKS, build
-from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter, log_failure
+from rlhf_dialog.feedback.page.request_filter import TRADE_CODE, RequestFilter
 from rlhf_dialog.feedback.sessions.batched_generation import Answering
 from rlhf_dialog.feedback.sessions.chat_session import ChatSession, SessionChanged
+from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE, log_failure
 from rlhf_dialog.feedback.sessions.open_sessions import OpenSessions
 from rlhf_dialog.feedback.sessions.rates import Rates, check_length
+from rlhf_dialog.feedback.store.people import People
 from rlhf_dialog.feedback.store.settings import PageKeys
 from rlhf_dialog.feedback.store.store import Store
 
+logger = logging.getLogger(__name__)
 View = list[Any]  # what the components of `layout.build` show, in their order; the last one is the note
+
+
+def find_owner(limits: PageKeys, has_logins: bool, hosts: Collection[str] | None) -> str | None:
+    """The random id of the terminal's person, who all browsers are with `page_person: terminal`; None: each is its own.
+
+    That is for a page of this machine alone: with logins, or under other names, a warning says that it has no effect.
+    """
+    if limits.page_person == "browser":
+        return None
+    if has_logins or hosts is None or not set(hosts) <= set(THIS_MACHINE):
+        logger.warning("page_person: terminal has no effect with logins, or with another --host or --allow_host")
+        return None
+    return terminal_person()
 
 
 class FeedbackPage:
@@ -61,15 +78,23 @@ class FeedbackPage:
             auth_message=rendering.CONSENT,
             footer_links=[],
             max_file_size=1,
+            head=TRADE_CODE,
             **off,
             **LOOKS,
         )
+        self.owner = find_owner(self.limits, has_logins=logins is not None, hosts=hosts)
         secret = "".join(store.hash_person(f"cookies of the page {number}") for number in range(4))
         self._gradio: Any = parent.routes[-1].app  # type: ignore[attr-defined]  # what was mounted; not `demo.app`
         is_logged_in = (lambda cookies: True) if logins is None else self._is_logged_in
         inputs = {number: len(function.inputs) for number, function in self.demo.fns.items()}
         gradio.queueing.traceback = SimpleNamespace(print_exc=log_failure)  # type: ignore[assignment]  # it would print texts
         self.app = RequestFilter(parent, store.bot, self.limits, hosts, is_logged_in, secret=secret, inputs=inputs)
+        self.app.trade = People.load(store.path.parent).trade
+
+    def _person(self, request: gr.Request) -> str | None:
+        """The random id of who sends a request; None without our cookie."""
+        person = self.app.cookie.read(request.cookies)
+        return person and (self.owner or person)
 
     def _is_logged_in(self, cookies: Mapping[str, str]) -> bool:
         """Whether the cookies of a request hold a token that Gradio gave for a password."""
@@ -191,7 +216,7 @@ class FeedbackPage:
 
     def open(self, dialogue: str | None, request: gr.Request) -> View:
         """A dialogue of before, with its ratings."""
-        if person := self.app.cookie.read(request.cookies):
+        if person := self._person(request):
             self.talks.close(person, str(request.session_hash))
         return self._act(str(dialogue or ""), request, lambda talk: None, kind="looks", closes_editor=True)
 
@@ -202,7 +227,7 @@ class FeedbackPage:
             return f"Removed: {talk.forget()} rows, which is all that was stored of you."
 
         view = self._act("", request, remove, closes_editor=True)
-        if person := self.app.cookie.read(request.cookies):
+        if person := self._person(request):
             self.talks.close(person)
         return view
 
@@ -216,7 +241,7 @@ class FeedbackPage:
 
         A thumb waits for no answer that grows, and finds the session also when the page does not show the whole answer yet.
         """
-        person = self.app.cookie.read(request.cookies)
+        person = self._person(request)
         if person is None:
             raise UserError(
                 "this page needs its cookie to know which dialogues are yours; allow cookies, and load it again"
@@ -313,17 +338,3 @@ class FeedbackPage:
 
 # it ends what streams views: Gradio sends the last one twice, and by then a browser may have been told of a newer thumb
 SKIPPED: View = [gr.skip()] * 10
-
-
-def page_server(app: RequestFilter, seconds_to_end: int) -> uvicorn.Server:
-    """The server of a page. It waits so long for open requests; `RequestFilter` logs what fails, without what strangers wrote."""
-    config = uvicorn.Config(
-        app,
-        ws="none",
-        log_level="critical",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=seconds_to_end,
-    )
-    return uvicorn.Server(config)

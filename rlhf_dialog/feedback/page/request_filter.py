@@ -2,11 +2,8 @@
 
 import asyncio
 import hmac
-import logging
 import re
 import secrets
-import sys
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
@@ -15,14 +12,12 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE, is_sent_to, log_failure, read_body, replay
 from rlhf_dialog.feedback.store.settings import PageKeys
 
-logger = logging.getLogger(__name__)
-THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
-HOST = re.compile(r"([\w.-]+|\[[0-9a-f:.]+\])(:\d+)?", re.IGNORECASE | re.ASCII)
 # The paths of Gradio that the page uses. The other ones (uploads, files, a proxy, profiles, an API for programs) are closed.
 OPEN_PATHS = re.compile(
     r"/(|config|login|logout|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/[^\\\0]*"
@@ -37,6 +32,17 @@ CONTENT_POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'self'; "
     "form-action 'self'; frame-src 'none'; frame-ancestors 'none'"
 )
+INVITE = "/invite"  # where a page trades the code of its address (`#invite=CODE`, which browsers send to no server)
+TRADE_CODE = """<script>{
+const found = /^#invite=([\\w-]{1,100})$/.exec(location.hash);
+if (found) fetch("invite", {
+  method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({code: found[1]})
+}).then(answer => {
+  if (answer.status === 401) return;  // after the login
+  history.replaceState(null, "", location.pathname);
+  if (answer.ok) location.reload(); else alert("This invitation is not known, or was used before. Ask for another one.");
+});
+}</script>"""
 ROOTS = (b"x-forwarded-host", b"x-gradio-server")  # from which Gradio would make the address of the page
 HEADERS = {
     "content-security-policy": CONTENT_POLICY,
@@ -70,6 +76,14 @@ class SignedCookie:
         return person if is_ours else None
 
 
+class Invitation(BaseModel):
+    """What a page sends of its address."""
+
+    model_config = ConfigDict(strict=True)
+
+    code: str
+
+
 class PageEvent(BaseModel):
     """An event with the fields that the page uses; others are dropped.
 
@@ -86,14 +100,6 @@ class PageEvent(BaseModel):
     trigger_id: int | None = None
 
 
-def log_failure() -> None:
-    """Write one line about the exception that is being handled, without its text, which may be a stranger's."""
-    error = sys.exc_info()[1]
-    if error is not None:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        logger.warning("a request failed: %s in %s:%d", type(error).__name__, place.filename, place.lineno or 0)
-
-
 class RequestFilter:
     """ASGI middleware around the page of the bot with this id (32 hexadecimal digits).
 
@@ -102,7 +108,7 @@ class RequestFilter:
     bodies that are no events. It gives each browser a random id, signed with `secret`, and lets no one read the stream of another
     person's page (a browser's tab): that is the first person who sends an event from it. `is_logged_in` tells by the cookies who
     may see more than the form for the password, which Gradio checks. `inputs`: the functions of the page (`fn_index`), and how
-    many values each takes.
+    many values each takes. Its `trade` gives, once, the id of the person whom a code invites; None: nobody is invited.
     """
 
     MOST_PAGES = 100_000
@@ -119,6 +125,7 @@ class RequestFilter:
         inputs: Mapping[int, int],
     ):
         self._app, self._limits, self._is_logged_in, self._inputs = app, limits, is_logged_in, inputs
+        self.trade: Callable[[str], str | None] | None = None
         self._hosts = None if hosts is None else {name.lower() for name in hosts}
         self.cookie = SignedCookie(f"rlhf_dialog_{bot[:8]}", secret)
         self._owners: OrderedDict[str, str] = OrderedDict()  # of the pages
@@ -149,16 +156,19 @@ class RequestFilter:
         body, new_cookie = b"", ""
         headers = [pair for pair in scope["headers"] if pair[0] not in ROOTS]
         if request.method == "POST":
-            async for part in request.stream():
-                body += part
-                if len(body) > self._limits.page_request_bytes:
-                    raise HTTPException(413, "the request is too large")
+            sent = await read_body(request, self._limits.page_request_bytes)
+            if sent is None:
+                raise HTTPException(413, "the request is too large")
+            body = sent
+        if scope["path"] == INVITE:
+            await self._answer_code(request, body)(scope, receive, send)
+            return
         if request.method == "POST" and scope["path"].startswith("/gradio_api/"):
             event, new_cookie = self._read_event(request, body)
             body = event.model_dump_json(exclude_unset=True).encode()
             if new_cookie:
-                sent = request.headers.get("cookie")
-                cookies = "; ".join([*([sent] if sent else []), new_cookie.partition(";")[0]])
+                old = request.headers.get("cookie")
+                cookies = "; ".join([*([old] if old else []), new_cookie.partition(";")[0]])
                 headers = [*(pair for pair in headers if pair[0] != b"cookie"), (b"cookie", cookies.encode("latin-1"))]
         else:
             path = scope["path"].rstrip("/")
@@ -179,23 +189,18 @@ class RequestFilter:
                 message = {**message, "headers": new_headers.raw}
             await send(message)
 
-        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def receive_body() -> Message:
-            return messages.pop() if messages else await receive()
-
-        await self._app({**scope, "headers": headers}, receive_body, send_with_headers)
+        await self._app({**scope, "headers": headers}, replay(body, receive), send_with_headers)
 
     def _check(self, request: Request) -> None:
         """Raises HTTPException by host, path, origin and login."""
         headers, path = request.headers, request.scope["path"]
-        host = HOST.fullmatch(headers.get("host", ""))
-        if self._hosts is not None and (not host or host[1].strip("[]").rstrip(".").lower() not in self._hosts):
+        if self._hosts is not None and not is_sent_to(request, self._hosts):
             names = ", ".join(sorted(self._hosts))
             raise HTTPException(
                 403, f"this page answers to the names {names} alone; start it with --allow_host NAME to add another one"
             )
-        if not OPEN_PATHS.fullmatch(path):
+        is_trade = path == INVITE and self.trade is not None
+        if not OPEN_PATHS.fullmatch(path) and not is_trade:
             raise HTTPException(404, "this page does not have that")
         is_link = request.method == "GET" and path == "/"  # to this page
         of_other_site = headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not is_link
@@ -228,14 +233,28 @@ class RequestFilter:
         if is_call and page:
             if person is None:
                 person = secrets.token_hex(16)
-                secure = "; Secure" if request.scope["scheme"] == "https" else ""
-                value = f"{self.cookie.name}={self.cookie.sign(person)}"
-                new_cookie = f"{value}; Path=/; Max-Age={YEAR}; HttpOnly; SameSite=Strict{secure}"
+                new_cookie = self._set_cookie(request, person)
             self._owners[page] = person
             self._owners.move_to_end(page)
             if len(self._owners) > self.MOST_PAGES:
                 self._owners.popitem(last=False)
         return event, new_cookie
+
+    def _answer_code(self, request: Request, body: bytes) -> Response:
+        """The cookie of the person whom a code invites. Raises HTTPException for one that is not known, or was used."""
+        assert self.trade is not None
+        try:
+            person = self.trade(Invitation.model_validate_json(body).code)
+        except ValidationError:
+            person = None
+        if person is None:
+            raise HTTPException(404, "this invitation is not known, or was used before; ask for another one")
+        return Response(status_code=204, headers={**HEADERS, "set-cookie": self._set_cookie(request, person)})
+
+    def _set_cookie(self, request: Request, person: str) -> str:
+        secure = "; Secure" if request.scope["scheme"] == "https" else ""
+        value = f"{self.cookie.name}={self.cookie.sign(person)}"
+        return f"{value}; Path=/; Max-Age={YEAR}; HttpOnly; SameSite=Strict{secure}"
 
     def _check_owner(self, page: str, person: str | None) -> None:
         if self._owners.get(page) not in (None, person):

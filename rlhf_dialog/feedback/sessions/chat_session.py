@@ -76,13 +76,7 @@ class ChatSession:
         talk = cls(store, answering, person, source)
         talk._seen = _newest(store, dialogue)  # before what is read: what comes meanwhile is not known
         talk.dialogue, talk.turns = dialogue, store.turns(dialogue)
-        by_id = {turn.id: turn for turn in talk.turns}
-        texts: list[tuple[StoredTurn, float, str | None]] = [(turn, turn.created, None) for turn in talk.turns]
-        for event in store.feedback(dialogue=dialogue):
-            if event.turn in by_id and event.kind in CHANGES:
-                texts.append((by_id[event.turn], event.created, event.text))
-        for turn, _, text in sorted(texts, key=lambda one: (one[0].position, one[1])):
-            talk._continue_with(turn, text)
+        talk._read_texts(store)
         if sorted(talk.texts) != list(range(len(talk.texts))):
             raise UserError("a turn of this dialogue is missing in the store; begin a new one")
         return talk
@@ -155,8 +149,10 @@ class ChatSession:
         self._rate("dialogue_score", None, value=_check_score(value))
 
     def withdraw(self, kind: str, turn: int | None = None) -> None:
-        """Take the feedback of one kind on an answer back."""
+        """Take the feedback of one kind on an answer back; of an edit or a choice, the dialogue goes on without it."""
         self._rate("withdrawn", self._place(turn), text=kind)
+        if kind in CHANGES:
+            self._read_texts(self._require_store())
 
     def events(self) -> list[Event]:
         """This person's feedback on the dialogue that counts, by id."""
@@ -250,6 +246,16 @@ class ChatSession:
             except UserError as error:
                 self.problem = str(error)
 
+    def _read_texts(self, store: Store) -> None:
+        """What the dialogue goes on with: of each position the text that was written, chosen or edited last."""
+        by_id = {turn.id: turn for turn in self.turns}
+        texts: list[tuple[StoredTurn, float, str | None]] = [(turn, turn.created, None) for turn in self.turns]
+        for event in store.feedback(dialogue=self.dialogue):
+            if event.turn in by_id and event.kind in CHANGES:
+                texts.append((by_id[event.turn], event.created, event.text))
+        for turn, _, text in sorted(texts, key=lambda one: (one[0].position, one[1])):
+            self._continue_with(turn, text)
+
     def _continue_with(self, turn: StoredTurn, text: str | None = None) -> None:
         self.texts[turn.position] = turn.text if text is None else text
         if turn.speaker == "agent":
@@ -277,7 +283,7 @@ class ChatSession:
         turn = None if place is None else self.turns[place].id
         with _explain_errors("your feedback was not stored"):
             number = self._require_store().add_feedback(str(self.dialogue), self.person, Rating(kind, turn, **columns))
-        if kind in CHANGES:
+        if kind in CHANGES or (kind == "withdrawn" and columns["text"] in CHANGES):
             self._seen, self.asked_at = (self._seen[0], number), None
 
     def _has_changed(self) -> bool:
@@ -341,7 +347,8 @@ def _explain_errors(what: str) -> Iterator[None]:
 def _newest(store: Store, dialogue: str) -> tuple[int, int]:
     """The newest turn of a dialogue, and the newest event that changes what it goes on with; 0 where there is none."""
     turns = "SELECT coalesce(max(id), 0) FROM turns WHERE dialogue = ?"
-    events = f"SELECT coalesce(max(id), 0) FROM feedback WHERE dialogue = ? AND kind IN {CHANGES}"
+    changes = f"kind IN {CHANGES} OR kind = 'withdrawn' AND text IN {CHANGES}"
+    events = f"SELECT coalesce(max(id), 0) FROM feedback WHERE dialogue = ? AND ({changes})"
     ((turn, event),) = store.rows(f"SELECT ({turns}), ({events})", (dialogue, dialogue))
     return turn, event
 

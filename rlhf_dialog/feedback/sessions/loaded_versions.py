@@ -2,8 +2,9 @@
 
 import logging
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from rlhf_dialog.data.chat_models import chat_settings
@@ -12,6 +13,7 @@ from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, chat_samplin
 from rlhf_dialog.models.network import AGENT_FILE
 
 logger = logging.getLogger(__name__)
+REST = 600.0  # seconds that a version stays in memory, if there is room, after a dialogue has named it
 
 
 def load_agent(
@@ -36,14 +38,24 @@ def load_agent(
 class LoadedVersions:
     """The versions in memory: those that dialogues hold, and the newest; at most `max_versions`. Threads may share it.
 
-    `champion` names the version that a new dialogue gets, and `load` loads one; both may raise UserError.
+    `champion` names the version that a new dialogue gets, `load` loads one, and `usable` lists those that a dialogue may go on
+    with; all may raise UserError.
     """
 
-    def __init__(self, champion: Callable[[], str], load: Callable[[str], ChatAgent], max_versions: int = 3):
-        self._champion, self._load, self.max_versions = champion, load, max_versions
+    def __init__(
+        self,
+        champion: Callable[[], str],
+        load: Callable[[str], ChatAgent],
+        usable: Callable[[], Collection[str]] = tuple,
+        max_versions: int = 3,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._champion, self._load, self._usable, self.max_versions = champion, load, usable, max_versions
+        self._clock = clock
         self._agents: dict[str, ChatAgent] = {}
         self._holders: Counter[str] = Counter()
         self._newest: str | None = None
+        self._named: dict[str, float] = {}  # when a dialogue named a version last, the latest at the end
         self._ended: deque[str] = deque()  # versions of ended dialogues that are not counted yet
         self._changing = threading.Lock()
 
@@ -52,21 +64,25 @@ class LoadedVersions:
         """The versions in memory."""
         return sorted(self._agents)
 
-    def hold(self) -> str:
+    def hold(self, version: str | None = None) -> str:
         """The version of a new dialogue: the champion, or the newest in memory where that is full or the champion does not load.
 
-        Raises UserError when the champion does not load, and no version is in memory.
+        A dialogue that goes on names its `version`, and gets it where it is usable, loads, and there is room for it. Raises
+        UserError when the champion does not load, and no version is in memory.
         """
         with self._changing:
-            try:
-                self._newest = self._load_champion()
-            except UserError as error:
-                if self._newest is None:
-                    raise
-                logger.warning("%s; version %s answers in its place", error, self._newest)
-            self._holders[self._newest] += 1
+            held = None if version is None else self._load_named(version)
+            if held is None:
+                try:
+                    held = self._newest = self._load_champion()
+                except UserError as error:
+                    if self._newest is None:
+                        raise
+                    held = self._newest
+                    logger.warning("%s; version %s answers in its place", error, held)
+            self._holders[held] += 1
             self._drop()
-            return self._newest
+            return held
 
     def release(self, version: str) -> None:
         """A dialogue with this version has ended. It never waits: Python may call it anywhere, when a dialogue is garbage."""
@@ -87,16 +103,38 @@ class LoadedVersions:
         """The champion, or the newest version in memory where others fill it."""
         version = self._champion()
         if version not in self._agents:
-            self._drop()
+            self._drop(room=1)
             if len(self._agents) >= self.max_versions and self._newest is not None:
                 return self._newest
             self._agents[version] = self._load(version)
         return version
 
-    def _drop(self) -> None:
-        """Let versions leave that no dialogue holds, but the newest."""
+    def _load_named(self, version: str) -> str | None:
+        """The version, or None where a dialogue cannot go on with it."""
+        try:
+            if version not in self._usable():
+                return None
+            if version not in self._agents:
+                self._drop(room=1)
+                if len(self._agents) >= self.max_versions:
+                    return None
+                self._agents[version] = self._load(version)
+        except UserError as error:
+            logger.warning("%s; another version answers in its place", error)
+            return None
+        self._named.pop(version, None)
+        self._named[version] = self._clock()
+        return version
+
+    def _drop(self, room: int = 0) -> None:
+        """Let versions leave that no dialogue holds, but the newest, and, if there is still `room`, those that rest."""
         while self._ended:
             self._holders[self._ended.popleft()] -= 1
         left = {name for name in self._agents if self._holders[name] > 0 or name == self._newest}
+        now = self._clock()
+        self._named = {name: then for name, then in self._named.items() if now - then < REST}
+        for name in reversed(self._named):
+            if name in self._agents and len(left) < self.max_versions - room:
+                left.add(name)
         for name in set(self._agents) - left:
             del self._agents[name]

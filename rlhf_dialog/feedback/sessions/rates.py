@@ -1,4 +1,4 @@
-"""How much one person, and all of them together, may ask of a bot's page. Nothing of it leaves the memory."""
+"""How much one person, and all of them together, may ask of a bot's page or API. Nothing of it leaves the memory."""
 
 import math
 import threading
@@ -7,9 +7,17 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.settings import PageKeys
+from rlhf_dialog.feedback.store.settings import ApiKeys, PageKeys
 
 MINUTE, DAY = 60.0, 86400.0
+
+
+class RateExceeded(UserError):
+    """More than one person, or all together, may do; `seconds` until it is allowed again."""
+
+    def __init__(self, what: str, seconds: float):
+        super().__init__(f"{what}; wait {_duration(seconds)}")
+        self.seconds = seconds
 
 
 class Bucket:
@@ -36,29 +44,31 @@ class Rates:
 
     MAX_PEOPLE = 10_000  # whose counts are kept; beyond them those that rested longest are dropped
 
-    def __init__(self, limits: PageKeys, clock: Callable[[], float] = time.monotonic):
-        self.limits, self._clock = limits, clock
-        self._all = {kind: self._buckets(kind, limits.page_times_in_all) for kind in ("messages", "ratings", "looks")}
+    def __init__(self, limits: PageKeys | ApiKeys, clock: Callable[[], float] = time.monotonic, keys: str = "page"):
+        """`keys`: how the names of its keys begin: page, api."""
+        self._limits, self._clock, self._keys = limits, clock, keys
+        times = getattr(limits, f"{keys}_times_in_all")
+        self._all = {kind: self._buckets(kind, times) for kind in ("messages", "ratings", "looks")}
         self._people: OrderedDict[tuple[str, str], list[Bucket]] = OrderedDict()
         self._lock = threading.Lock()
 
     def count(self, kind: str, person: str) -> None:
-        """Count one thing that a person does. Raises UserError, and counts nothing, when it is one too many."""
+        """Count one thing that a person does. Raises RateExceeded, and counts nothing, when it is one too many."""
         with self._lock:
             buckets = self._people.setdefault((kind, person), [])
             buckets.extend(self._buckets(kind) if not buckets else [])
             self._people.move_to_end((kind, person))
             if wait := max(bucket.wait() for bucket in buckets):
-                raise UserError(f"that is faster than this page allows; wait {_duration(wait)}")
+                raise RateExceeded("that is faster than one person may ask here", wait)
             if wait := max(bucket.wait() for bucket in self._all[kind]):
-                raise UserError(f"too many people use this page at the moment; wait {_duration(wait)}")
+                raise RateExceeded("too many people ask here at the moment", wait)
             for bucket in (*buckets, *self._all[kind]):
                 bucket.take()
             if len(self._people) > self.MAX_PEOPLE:
                 self._people.popitem(last=False)
 
     def _buckets(self, kind: str, times: int = 1) -> list[Bucket]:
-        a_minute, a_day = (getattr(self.limits, f"page_{kind}_a_{period}") for period in ("minute", "day"))
+        a_minute, a_day = (getattr(self._limits, f"{self._keys}_{kind}_a_{period}") for period in ("minute", "day"))
         return [Bucket(a_minute * times, MINUTE, self._clock), Bucket(a_day * times, DAY, self._clock)]
 
 

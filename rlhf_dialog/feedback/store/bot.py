@@ -154,6 +154,13 @@ class Bot:
         """The versions that were not removed, oldest first."""
         return sorted(name for name, one in self._read()["versions"].items() if one["status"] != "removed")
 
+    def usable_versions(self) -> list[str]:
+        """The versions that a dialogue may go on with, oldest first: not those that were removed, refused or tainted."""
+        records = self._read()["versions"]
+        return sorted(
+            name for name, one in records.items() if one["status"] not in ("removed", "refused") and not one["tainted"]
+        )
+
     def lineage(self) -> dict[str, Any]:
         """lineage.json, with the statuses that the pointer implies."""
         tree, champion = self._read(), self.champion()

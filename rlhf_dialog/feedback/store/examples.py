@@ -24,7 +24,15 @@ from rlhf_dialog.json_files import damage_as_user_error, parse_json
 JUDGEMENTS = {"thumb": 0, "score": 3}  # a larger value is a liked answer
 NO_TURNS: tuple[str, Iterator[Row]] = ("", iter(()))
 LACKS_A_TURN = "ratings in dialogues that lack a turn"
+STOPPED = "ratings of answers that were stopped before their end"
 Prompt = tuple[str, ...]
+
+
+class DialoguePrompt(NamedTuple):
+    """What an answer was given to: all that was said before, oldest first, and the dialogue's own system message, if any."""
+
+    turns: Prompt
+    system: str | None
 
 
 def describe_progress(num_ratings: int, num_heldout: int, settings: BotSettings) -> str:
@@ -33,6 +41,16 @@ def describe_progress(num_ratings: int, num_heldout: int, settings: BotSettings)
         f"{num_ratings} ratings so far, of which {num_heldout} are held out; learning begins with {settings.min_heldout} "
         f"held-out ratings (min_heldout), that is about {settings.min_heldout * HELDOUT} ratings"
     )
+
+
+def _as_before(one: Any) -> str:
+    """As `repr`, without the fields that older programs did not have, where they say nothing: a night goes on after an update."""
+    later = {key for key in LATER if getattr(one, key) == one._field_defaults[key]}
+    shown = ", ".join(f"{key}={value!r}" for key, value in one._asdict().items() if key not in later)
+    return f"{type(one).__name__}({shown})"
+
+
+LATER = ("system", "after_copies")
 
 
 class RatedAnswer(NamedTuple):
@@ -47,7 +65,12 @@ class RatedAnswer(NamedTuple):
     event: int
     ids: tuple[int, ...] | None = None  # the tokens as they were sampled; None of an import
     heldout: bool = False
-    owner: str | None = None  # who began the dialogue, where it is another person
+    owner: str | None = None  # who began the dialogue, where it is another person, or one of several who share a person
+    system: str | None = None  # the dialogue's own system message
+    after_copies: bool = False  # whether turns before it were copied from a history, and not said in this dialogue
+
+    def __repr__(self) -> str:
+        return _as_before(self)
 
 
 class AnswerPair(NamedTuple):
@@ -64,6 +87,11 @@ class AnswerPair(NamedTuple):
     rejected_ids: tuple[int, ...] | None = None
     heldout: bool = False
     owner: str | None = None
+    system: str | None = None
+    after_copies: bool = False
+
+    def __repr__(self) -> str:
+        return _as_before(self)
 
 
 Example = RatedAnswer | AnswerPair
@@ -81,6 +109,11 @@ class Examples:
     def all(self) -> list[Example]:
         """Answers and pairs, by event."""
         return sorted([*self.answers, *self.pairs], key=lambda one: one.event)
+
+    @property
+    def num_after_copies(self) -> int:
+        """How many have turns in their prompt that nobody said in that dialogue."""
+        return sum(one.after_copies for one in self.all)
 
     @property
     def people(self) -> list[str]:
@@ -128,8 +161,13 @@ class HeldOut(WeightedExamples):
 
 EVENTS = f"""SELECT dialogue, id, turn, kind, value, text, other, person, created, {COUNTING} AS counts
     FROM feedback WHERE id <= :upto ORDER BY dialogue, id"""
-TURNS = """SELECT dialogue, id, position, text, created, {token_ids} FROM turns
+TURNS = """SELECT dialogue, id, position, text, created, {token_ids}, id IN (SELECT turn FROM stopped) AS is_stopped,
+    id IN (SELECT turn FROM copies) AS is_copy FROM turns
     WHERE dialogue IN (SELECT dialogue FROM feedback WHERE id <= :upto) ORDER BY dialogue, position, id"""
+
+
+DIALOGUES = """SELECT id, coalesce(hash, person) AS owner, heldout, text AS system FROM dialogues
+    LEFT JOIN systems ON systems.dialogue = id LEFT JOIN users ON users.dialogue = id"""
 
 
 def read_examples(store: Store, upto: int | None = None, with_ids: bool = True) -> Examples:
@@ -140,7 +178,7 @@ def read_examples(store: Store, upto: int | None = None, with_ids: bool = True) 
     values, left_out, examples = {"upto": as_limit(upto)}, Counter[str](), list[Example]()
     columns = TURNS.format(token_ids="token_ids" if with_ids else "NULL AS token_ids")
     with store.reading():
-        dialogues = {one["id"]: one for one in store.rows("SELECT id, person, heldout FROM dialogues")}
+        dialogues = {one["id"]: one for one in store.rows(DIALOGUES)}
         groups = groupby(store.each_row(columns, values), itemgetter(0))
         name, turns = next(groups, NO_TURNS)
         for dialogue, events in groupby(store.each_row(EVENTS, values), itemgetter(0)):
@@ -183,6 +221,11 @@ class _RatedDialogue:
         answer, other = self.by_id.get(turn), self.by_id.get(other_id)
         if self.dialogue is None or answer is None or (kind == "choice" and other is None):
             return LACKS_A_TURN
+        rated = (answer, other) if other else (answer,)
+        if any(turn["is_stopped"] for turn in rated):
+            return STOPPED
+        if any(turn["is_copy"] for turn in rated):
+            return "ratings of copied turns"
         position = answer["position"]
         prompt = self.texts[:position] or turns_before(self.turns, answer, self.events)
         if len(prompt) < position:
@@ -191,9 +234,10 @@ class _RatedDialogue:
             return "scores of 3, which say neither"
         if not prompt:
             return "answers to nothing"
-        name, owner, heldout = self.dialogue
+        name, owner, heldout, system = self.dialogue
         kind, person = sys.intern(kind), sys.intern(person)
         owner = None if owner == person else sys.intern(owner)
+        after_copies = any(turn["is_copy"] for turn in self.turns if turn["position"] < position)
         if kind in JUDGEMENTS:
             return RatedAnswer(
                 prompt_turns=prompt,
@@ -206,6 +250,8 @@ class _RatedDialogue:
                 ids=_ids(answer),
                 heldout=bool(heldout),
                 owner=owner,
+                system=system,
+                after_copies=after_copies,
             )
         chosen, chosen_ids = (answer["text"], _ids(answer)) if other else (text or "", None)
         rejected = other or answer
@@ -223,6 +269,8 @@ class _RatedDialogue:
             rejected_ids=_ids(rejected),
             heldout=bool(heldout),
             owner=owner,
+            system=system,
+            after_copies=after_copies,
         )
 
 
@@ -237,34 +285,46 @@ def _ids(turn: Row) -> tuple[int, ...] | None:
 
 def turns_before(turns: Sequence[Row], answer: Row, events: Sequence[Row]) -> Prompt:
     """What was said before an answer was given: of each earlier position the text that was written, chosen or edited last until
-    then.
+    then, and not taken back.
 
     `events`: the dialogue's by id, also those that no longer count. Empty where a turn is missing.
     """
     by_id = {turn["id"]: turn for turn in turns}
+    until = [event for event in events if event["created"] <= answer["created"]]
+    back = [event for event in until if event["kind"] == "withdrawn"]
     written = [(turn["created"], turn["position"], turn["text"]) for turn in turns if turn["id"] < answer["id"]]
-    for event in events:
+    for event in until:
         turn = by_id.get(event["turn"])
-        if event["kind"] in CHANGES and turn is not None and event["created"] <= answer["created"]:
+        if event["kind"] in CHANGES and turn is not None and not any(_takes_back(one, event) for one in back):
             written.append((event["created"], turn["position"], event["text"] or turn["text"]))
     at = {place: text for _, place, text in sorted(written, key=itemgetter(0)) if place < answer["position"]}
     return tuple(at[place] for place in sorted(at)) if len(at) == answer["position"] else ()
 
 
-def newest_prompts(store: Store, count: int, context_size: int, last_turn: int | None = None) -> list[Prompt]:
+def _takes_back(withdrawal: Row, event: Row) -> bool:
+    """Whether an event was withdrawn by another one; as in `COUNTING`."""
+    same = all(withdrawal[key] == event[key] for key in ("person", "turn"))
+    is_later = withdrawal["id"] > event["id"] and withdrawal["text"] == event["kind"]
+    return same and is_later and withdrawal["other"] in (None, event["other"])
+
+
+ANSWERS = """SELECT id, turns.dialogue, systems.text FROM turns LEFT JOIN systems ON systems.dialogue = turns.dialogue
+    WHERE speaker = 'agent' AND id <= ? AND id NOT IN (SELECT turn FROM copies UNION SELECT turn FROM stopped) ORDER BY id DESC"""
+
+
+def newest_prompts(store: Store, count: int, context_size: int, last_turn: int | None = None) -> list[DialoguePrompt]:
     """The newest different prompts that an agent answered, up to the turn `last_turn`: newest first, each as it was then.
 
-    Raises UserError when the store cannot be read.
+    Without answers that were stopped, and copied turns. Raises UserError when the store cannot be read.
     """
-    prompts: dict[Prompt, None] = {}
+    prompts: dict[DialoguePrompt, None] = {}
     with store.reading():
-        statement = "SELECT id, dialogue FROM turns WHERE speaker = 'agent' AND id <= ? ORDER BY id DESC"
-        for number, dialogue in store.rows(statement, (as_limit(last_turn),)):
+        for number, dialogue, system in store.rows(ANSWERS, (as_limit(last_turn),)):
             turns = store.rows("SELECT * FROM turns WHERE dialogue = ? ORDER BY position, id", (dialogue,))
             answer = next(turn for turn in turns if turn["id"] == number)
             events = store.rows("SELECT * FROM feedback WHERE dialogue = ? ORDER BY id", (dialogue,))
             if prompt := turns_before(turns, answer, events):
-                prompts.setdefault(prompt[-context_size:])
+                prompts.setdefault(DialoguePrompt(prompt[-context_size:], system))
             if len(prompts) == count:
                 break
     return list(prompts)
@@ -348,7 +408,7 @@ def select_measurable(examples: Sequence[Example], settings: BotSettings) -> tup
     newest: dict[tuple[Any, ...], Example] = {}
     for one in examples:
         texts = (one.response,) if isinstance(one, RatedAnswer) else (*sorted((one.chosen, one.rejected)), one.kind)
-        newest[(type(one).__name__, one.person, one.prompt_turns, *texts)] = one
+        newest[(type(one).__name__, one.person, one.prompt_turns, one.system, *texts)] = one
     fitting = []
     for one in sorted(newest.values(), key=lambda one: one.event):
         texts = (one.response,) if isinstance(one, RatedAnswer) else (one.chosen, one.rejected)
@@ -361,11 +421,14 @@ def select_measurable(examples: Sequence[Example], settings: BotSettings) -> tup
 
 def _keep_agreed(examples: list[Example], agreement: float) -> list[Example]:
     """Answers that several people judged: only the judgements of the majority, and none where it is too small."""
-    votes = Counter((one.prompt_turns, one.response, one.liked) for one in examples if isinstance(one, RatedAnswer))
+    votes = Counter(
+        (one.prompt_turns, one.system, one.response, one.liked) for one in examples if isinstance(one, RatedAnswer)
+    )
     kept: list[Example] = []
     for example in examples:
         if isinstance(example, RatedAnswer):
-            yes, no = (votes[example.prompt_turns, example.response, liked] for liked in (True, False))
+            answer = (example.prompt_turns, example.system, example.response)
+            yes, no = (votes[*answer, liked] for liked in (True, False))
             share = Fraction(yes if example.liked else no, yes + no)
             if yes + no > 1 and not (share > Fraction(1, 2) and share >= Fraction(str(agreement))):
                 continue

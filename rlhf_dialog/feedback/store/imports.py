@@ -125,6 +125,7 @@ def _id(source: str, record: Record) -> str:
 
     wanted = is_heldout(digest(record.group))
     content = [record.group, [(turn.position, turn.speaker, turn.text) for turn in record.turns]]
+    content += [] if record.system is None else [record.system]
     return next(one for number in range(10**6) if is_heldout(one := digest(content, number)) == wanted)
 
 

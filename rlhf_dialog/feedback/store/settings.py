@@ -1,8 +1,8 @@
-"""The keys of a bot's config.yaml: how it learns from feedback, when a new version is promoted, the limits of its page."""
+"""The keys of a bot's config.yaml: how it learns from feedback, when a version is promoted, the limits of its page and API."""
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -145,9 +145,31 @@ class PageKeys(Settings):
     page_times_in_all: int = _limit(15, 10**6, "all people together may do this many times as much as one person")
     page_open_dialogues: int = _limit(200, 10**5, "dialogues in memory; others are read again when they go on")
     page_person_open_dialogues: int = _limit(5, 10**4, "dialogues of one person in memory")
+    page_person: Literal["browser", "terminal"] = Field(
+        "browser",
+        exclude=True,
+        description="who uses the page: each browser is a person, or all are the terminal's; terminal is for a page on this "
+        "machine alone, without logins",
+    )
 
 
-class BotSettings(PageKeys, GateKeys, FilterKeys, OptimizerKeys, LossKeys):
+class ApiKeys(Settings):
+    """Limits of the API, read when `serve` begins"""
+
+    api_request_bytes: int = _limit(2 * 10**6, 10**9, "largest request; clients send the whole dialogue", 1 << 16)
+    api_rating_chars: int = _limit(10**4, 10**6, "longest reason, and longest correction")
+    api_streams: int = _limit(2, 10**4, "answers to one person at the same time")
+    api_streams_in_all: int = _limit(32, 10**5, "answers to all people at the same time")
+    api_messages_a_minute: int = _limit(60, 10**6, "requests of one person for answers")
+    api_messages_a_day: int = _limit(5000, 10**8, "requests of one person for answers")
+    api_ratings_a_minute: int = _limit(120, 10**6, "ratings of one person, and withdrawals")
+    api_ratings_a_day: int = _limit(5000, 10**8, "ratings of one person, and withdrawals")
+    api_looks_a_minute: int = _limit(120, 10**6, "times that one person lists the models")
+    api_looks_a_day: int = _limit(20000, 10**8, "times that one person lists the models")
+    api_times_in_all: int = _limit(15, 10**6, "all people together may ask this many times as much as one person")
+
+
+class BotSettings(ApiKeys, PageKeys, GateKeys, FilterKeys, OptimizerKeys, LossKeys):
     """How a bot learns from feedback"""
 
     @field_validator("lora_target_modules", mode="before", json_schema_input_type=list[str] | str | None)
@@ -176,7 +198,7 @@ def default_settings() -> str:
     """config.yaml of a new bot: every key with its default, below what it means."""
     meanings = {name: field.description for name, field in BotSettings.model_fields.items()}
     values = {name: getattr(BotSettings(), name) for name in meanings}
-    lines = ["# What `rlhf-dialog feedback learn` does, and the limits of the page; see docs/FEEDBACK.md."]
+    lines = ["# What `rlhf-dialog feedback learn` does, and the limits of page and API; see docs/FEEDBACK.md."]
     for line in yaml.safe_dump(values, sort_keys=False).splitlines():
         meaning = meanings.get(line.split(":")[0])
         lines += ["", f"# {meaning}", line] if meaning else [line]

@@ -36,6 +36,7 @@ COUNTING = """(kind != 'withdrawn' AND NOT EXISTS (
     WHERE newer.dialogue = feedback.dialogue AND newer.id > feedback.id AND newer.id <= :upto
     AND +newer.person = feedback.person
     AND (newer.kind = 'withdrawn' AND newer.text = feedback.kind AND newer.turn IS feedback.turn
+            AND (newer.other IS NULL OR newer.other IS feedback.other)
         OR newer.kind = feedback.kind AND (newer.turn IS feedback.turn AND newer.other IS feedback.other
             OR newer.turn IS feedback.other AND newer.other IS feedback.turn))))"""
 
@@ -83,7 +84,7 @@ class Rating:
 
     `thumb`: turn, value 1 or -1, text (the reason) if there is one. `score`: turn, value 1 to 5. `edit`: turn, text (the
     better answer). `choice`: turn (the chosen answer), other. `dialogue_score`: value 1 to 5. `withdrawn`: text (the kind that
-    is taken back), and its turn.
+    is taken back), and its turn; of a choice also other, or all choices of that turn are.
     """
 
     kind: str
@@ -515,12 +516,12 @@ def check_rating(rating: Rating) -> None:
     """Raises ValueError when a rating of this kind cannot have these columns."""
     kind, turn, text, other = rating.kind, rating.turn, rating.text, rating.other
     of_dialogue = kind == "dialogue_score" or (kind == "withdrawn" and text == "dialogue_score")
+    of_choice = kind == "choice" or (kind == "withdrawn" and text == "choice")
     expected = {
         "a known kind": kind in KINDS,
         "a turn": (turn is None) == of_dialogue,
         f"a value of {VALUES.get(kind)}": rating.value in VALUES.get(kind, (None,)),
-        "another answer, for a choice alone": (other is None) == (kind != "choice")
-        and (other is None or other != turn),
+        "another answer, for a choice alone": (kind != "choice" if other is None else of_choice and other != turn),
         "a text, for an edit": kind != "edit" or bool((text or "").strip()),
         "a text, for no score": kind not in ("score", "dialogue_score", "choice") or text is None,
         "a kind to withdraw": kind != "withdrawn" or text in KINDS[:-1],

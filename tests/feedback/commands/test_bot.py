@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from rlhf_dialog.feedback.commands import feedback
 from rlhf_dialog.feedback.learning.report import NightReport
 from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.people import People
 from rlhf_dialog.feedback.store.store import Rating, Store
 from rlhf_dialog.models.chat_agent import ChatAgent
 from tests.parts.bots import exchange, pretended_agent
@@ -99,6 +101,66 @@ def test_forget(run, judged, capsys):
     assert judged.people() == {judged.hash_person("ann")}
     assert feedback.main(["forget", "--run", str(run), bob]) == 2
     assert f"nothing is stored of the person {bob}" in capsys.readouterr().err
+
+
+def test_a_name_is_forgotten_with_all_that_is_stored_of_it(run, judged, capsys):
+    people = People.load(run)
+    keys = {name: people.invite(name) for name in ("Ann", "Ben")}
+    hashes = {name: judged.hash_person(people.get(name).person) for name in keys}
+    for name in keys:
+        judged.add_turn(judged.begin(people.get(name).person, "api"), 0, "user", f"a line of {name}")
+    assert feedback.main(["forget", "--run", str(run), "An"]) == 2
+    assert "did you mean 'Ann'? `feedback people` lists" in capsys.readouterr().err
+    assert feedback.main(["forget", "--run", str(run), "Ann"]) == 0
+    said = capsys.readouterr().err
+    assert "2 rows of Ann removed" in said
+    assert "people.json: name, id and keys of Ann removed" in said
+    assert (people.find(keys["Ann"]), people.find(keys["Ben"]).name) == (None, "Ben")
+    assert feedback.main(["forget", "--run", str(run), hashes["Ben"]]) == 0  # the hash of one who was invited
+    assert people.list() == []
+    assert people.has_keys()
+    names = [name.encode() for name in keys]
+    assert [
+        one.name for one in run.iterdir() if one.is_file() and any(name in one.read_bytes() for name in names)
+    ] == []
+    assert not set(hashes.values()) & judged.people()
+
+
+def test_keys_are_given_revoked_and_listed(run, capsys):
+    def call(name, *words):
+        code = feedback.main([name, "--run", str(run), *words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    assert "nobody was invited yet" in call("people")[2]
+    code, key, said = call("invite", "Ann")
+    assert (code, key.count("\n"), "key of Ann (user)" in said, key.strip() in said) == (0, 1, True, False)
+    people = People.load(run)
+    assert people.find(key.strip()).name == "Ann"
+    assert "key of Ann (teacher)" in call("invite", "Ann", "--role", "teacher")[2]
+    call("invite", "Open WebUI", "--role", "gateway")
+    assert "2 keys of Ann revoked" in call("revoke", "Ann")[2]
+    assert call("revoke", "Ann")[::2] == (2, f"error: {people.path}: Ann has no key that works\n")
+    with closing(Bot(run).store()) as store:
+        dialogue, (answer,) = exchange(store, "p")
+        store.add_feedback(dialogue, people.get("Ann").person, Rating("thumb", answer, 1))
+        store.add_feedback(dialogue, people.get("Ann").person, Rating("thumb", answer, -1))
+        hashed = store.hash_person(people.get("Ann").person)
+    lines = [line.split() for line in call("people")[1].splitlines()]
+    assert lines[1][:3] == ["Ann", "teacher", "revoked"]
+    assert lines[1][4:] == [hashed, "2"]
+    assert lines[2][:4] == ["Open", "WebUI", "gateway", "1"]
+    with pytest.raises(SystemExit):
+        call("invite", "Ann", "--role", "owner")
+    code, link, said = call("invite", "Ben", "--page")
+    assert (code, link.partition("=")[0], "Ben" in said, link.partition("=")[2].strip() in said) == (
+        0,
+        "#invite",
+        True,
+        False,
+    )
+    assert people.trade(link.partition("=")[2].strip()) == people.get("Ben").person
+    assert call("invite", "Ben", "--page", "--role", "teacher")[0] == 2
 
 
 def test_it_learns_and_says_what_it_did(tmp_path, capsys):

@@ -2,6 +2,8 @@
 
 import json
 import math
+from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from rlhf_dialog.feedback.learning.guards import (
 )
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, NightReport, compare_answers
-from rlhf_dialog.feedback.store.examples import Examples, heldout_set, read_examples
+from rlhf_dialog.feedback.store.examples import DialoguePrompt, Examples, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Reply
@@ -214,7 +216,7 @@ def test_a_limit_and_the_room_before_it():
 # --- answers that have changed ---
 
 
-PROMPTS = [(f"Hello {number} .",) for number in range(12)]
+PROMPTS = [DialoguePrompt((f"Hello {number} .",), None) for number in range(12)]
 
 
 def test_five_lines_have_to_change_or_all_of_fewer_and_each_is_shown_on_three_lines():
@@ -235,11 +237,13 @@ def test_other_weights_answer_as_each_would_by_itself(bot):
     assert learner.agent.sampling.temperature == 1
     greedy = learner.agent.settings.model_copy(update={"chat_temperature": None, "top_k": 1})
     first = ChatAgent.load(bot.agent_folder("0001"), settings=greedy)  # the likeliest token, by another way
-    before = [first.chat(line) for (line,) in PROMPTS]
+    before = [first.chat(line) for (line,), _ in PROMPTS]
     first.policy.lm.load_state_dict(learner.policy.lm.state_dict())
-    after = [first.chat(line) for (line,) in PROMPTS]
+    after = [first.chat(line) for (line,), _ in PROMPTS]
     wanted = [
-        AnswerChange(line, old, new) for (line,), old, new in zip(PROMPTS, before, after, strict=True) if old != new
+        AnswerChange(line, old, new)
+        for ((line,), _), old, new in zip(PROMPTS, before, after, strict=True)
+        if old != new
     ]
     assert wanted
     assert found == ChangedAnswers(12, wanted)
@@ -285,3 +289,25 @@ def test_the_record_of_the_gate_is_json():
     assert record["changed_lines"] is None
     unknown = report(comparison=GateComparison(45, 0.5, 0.6, math.nan, math.nan)).gate_record()
     assert (unknown["low"], unknown["standard_error"]) == (None, None)
+
+
+def test_a_line_is_answered_after_the_system_message_of_its_dialogue(bot, monkeypatch):
+    learner = learner_with_noise(bot, 0.5, guard_prompts=4)
+    with closing(bot.store()) as store:
+        heldout = heldout_set(read_examples(store), learner.settings)
+    systems = ["Be brief .", "Be kind .", None]
+    asked = replace(heldout, answers=[heldout.answers[0]._replace(system=text) for text in systems], pairs=[])
+    encode, seen = learner.agent.encoder.encode_prompt, []
+
+    def encoded(turns, system=None):
+        seen.append((tuple(turns), system))
+        return encode(turns, system)
+
+    monkeypatch.setattr(learner.agent.encoder, "encode_prompt", encoded)
+    guards = GuardMeasurement(learner, asked)
+    assert [one.system for one in guards.prompts] == [None, "Be kind .", "Be brief .", None]
+    guards.measure()
+    assert {system for _, system in seen} == set(systems)
+    seen.clear()
+    compare_answers(learner, learner.reference_policy, [DialoguePrompt(("Hi .",), text) for text in systems])
+    assert set(seen) == {(("Hi .",), text) for text in systems}

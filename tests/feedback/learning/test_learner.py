@@ -83,6 +83,19 @@ def test_what_weighs_less_is_in_fewer_passes_and_at_least_in_one():
     assert [seen[i] for i in range(35)] == [8] * 5 + [4] * 10 + [1] * 20
 
 
+def test_six_ratings_beside_900_of_one_other_person_are_in_every_pass():
+    """Of two people each has half of the weight, 6; four epochs of 12 are three steps of 16, which see everything."""
+    weights = [6 / 900] * 900 + [1.0] * 6
+    night = NightSizes.of(BotSettings(), sum(weights), 10**6)
+    frequencies = night.frequencies(weights)
+    torch.manual_seed(0)
+    seen = Counter(_shuffle(frequencies, round(night.passes * frequencies.sum().item())).tolist())
+    assert night.steps == 3
+    assert [seen[i] for i in range(900, 906)] == [4] * 6
+    assert set(seen) == set(range(906))
+    assert (night.step_weights(weights) * frequencies).tolist() == pytest.approx(weights)
+
+
 def test_every_example_is_seen_once_in_each_pass_and_every_step_has_its_share(bot):
     learner = learner_of(bot, epochs=2, batch_size=10, sft_share=0.2, warmup_steps=0)
     plan = learner.plan(examples(30, 10), num_sft=6)

@@ -73,6 +73,20 @@ def test_with_a_chat_template_a_response_ends_with_its_end_of_turn():
     assert tokenizer.decode(encoder.encode_answer(["Hi ."], "Why ?").response).endswith("Why ?<|im_end|>")
 
 
+@pytest.mark.parametrize("own", [None, "Be kind ."])
+def test_the_system_message_of_a_dialogue_is_read_in_the_place_of_the_agents(tmp_path, own):
+    agent = ChatAgent.load(new_bot(tmp_path).agent_folder("0001"))
+    if own is not None:
+        agent.set_system_prompt(own)
+    answer = RatedAnswer(("Hi .",), "No .", True, "thumb", "p", "d", 8, system="Be brief .")
+    pair = AnswerPair(("Hi .",), "Why ?", "No .", "choice", "p", "d", 7, system="Be brief .")
+    for one in (answer, pair):
+        prompts = {tuple(row.prompt) for row in ExampleEncoder(agent).encode_example(one)}
+        assert prompts == {tuple(ids(agent, "Be brief . <EOU> Hi . <EOU>"))}
+    (row,) = ExampleEncoder(agent).encode_example(answer._replace(system=None))
+    assert row.prompt == ids(agent, "Hi . <EOU>" if own is None else "Be kind . <EOU> Hi . <EOU>")
+
+
 def test_a_pair_has_two_rows_with_names_of_their_own(agent, encoder):
     pair = AnswerPair(("Hi .",), "Why ?", "No .", "choice", "p", "d", 7, None, tuple(ids(agent, " No .")))
     assert row_names(pair) == ["7+", "7-"]

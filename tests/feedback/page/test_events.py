@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("gradio", reason="the page needs gradio")
 
-from rlhf_dialog.feedback.page.page import FeedbackPage, page_server
+from rlhf_dialog.feedback.commands.serve import http_server
+from rlhf_dialog.feedback.page.page import FeedbackPage
 
 JOIN = "/gradio_api/queue/join"
 EVENT = {"data": ["Hello", ""], "event_data": None, "fn_index": 0, "session_hash": "tab", "trigger_id": 5}
@@ -24,7 +25,7 @@ def page(store, answering):
 @pytest.fixture
 def port(page):
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = page_server(page.app, 1)
+        server = http_server(page.app, 1)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         yield listening.getsockname()[1]
@@ -52,7 +53,7 @@ def test_the_server_says_little_and_believes_no_header(page, port):
     for header in ("X-Forwarded-Host", "X-Gradio-Server"):
         status, _, text = ask(port, "/config", **{header: "evil.example.org"})
         assert (status, b"evil" in text) == (200, False)
-    config = page_server(page.app, 2).config
+    config = http_server(page.app, 2).config
     assert (config.ws, config.access_log, config.server_header, config.proxy_headers) == ("none", False, False, False)
     assert (config.log_level, config.timeout_graceful_shutdown) == ("critical", 2)
 

@@ -12,11 +12,13 @@ pytest.importorskip("gradio", reason="the page needs gradio")
 
 import gradio as gr
 
+from rlhf_dialog.commands.terminal_state import terminal_person
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.layout import CSS, LOOKS
-from rlhf_dialog.feedback.page.page import SKIPPED, FeedbackPage
+from rlhf_dialog.feedback.page.page import SKIPPED, FeedbackPage, find_owner
 from rlhf_dialog.feedback.page.rendering import escape_text, list_dialogues
 from rlhf_dialog.feedback.sessions.batched_generation import Answering
+from rlhf_dialog.feedback.sessions.chat_session import ChatSession
 from rlhf_dialog.feedback.store.settings import PageKeys
 from rlhf_dialog.models.network import AGENT_FILE
 from tests.parts.bots import rows
@@ -205,7 +207,7 @@ def test_what_cannot_be_is_said_on_the_page(bot, page, request_):
 def test_too_fast(page, request_):
     notes = [said(page, request_, tab)[1][NOTE] for tab in "abcdefgh"]
     assert [note != gr.skip() for note in notes] == [False] * 6 + [True] * 2
-    assert "faster than this page allows" in notes[-1]
+    assert "faster than one person may" in notes[-1]
     assert said(page, request_of(page, "cd" * 16, "other"))[1][NOTE] == gr.skip()
     assert len(page.talks) == 2
     page.leave(request_)  # its tab was closed
@@ -219,6 +221,27 @@ def test_forget_me(bot, page, request_):
     assert "Removed: 4 rows" in page.forget(request_)[NOTE]
     assert rows(bot, "SELECT text FROM turns WHERE speaker = 'user'") == [("Good morning",)]
     assert "no such dialogue" in thumb(page, request_, dialogue, True)[NOTE]
+
+
+def test_a_page_of_this_machine_alone_may_be_the_terminals(store, answering, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    mine = ChatSession(store, answering, terminal_person(), "terminal")
+    list(mine.say("Hello"))
+    limits = PageKeys(page_person="terminal")
+    page = FeedbackPage(store, answering, limits=limits)
+    for person in (PERSON, "cd" * 16):
+        said(page, request_of(page, person))
+    assert "needs its cookie" in said(page, request_of(page, None))[1][NOTE]
+    assert store.people() == {store.hash_person(terminal_person())}
+    assert len(list_dialogues(store, terminal_person())) == 3
+    assert find_owner(limits, False, {"localhost"}) == terminal_person()
+    assert "page_person" not in caplog.text
+    assert find_owner(PageKeys(), False, {"localhost"}) is None
+    assert "page_person" not in caplog.text
+    for has_logins, hosts in [(True, {"localhost"}), (False, {"127.0.0.1", "chat.example.org"}), (False, None)]:
+        assert find_owner(limits, has_logins, hosts) is None
+        assert caplog.text.count("page_person: terminal has no effect") == 1
+        caplog.clear()
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_has_no_footer(page):

@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("gradio", reason="the page needs gradio")
 
-from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter, SignedCookie
+from rlhf_dialog.feedback.page.request_filter import RequestFilter, SignedCookie
+from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE
 from rlhf_dialog.feedback.store.settings import PageKeys
 
 BOT = "abcdef0123456789" * 2
@@ -179,6 +180,37 @@ def test_an_error_is_one_line_of_the_log_without_what_a_stranger_wrote(door, app
         ask(door, "/gradio_api/queue/data")
     assert re.search(r"a request failed: ValueError in .*test_request_filter.py:\d+\n", caplog.text)
     assert "stranger" not in caplog.text
+
+
+def invites(app, *codes):
+    """A page to which each of these codes is an invitation, once."""
+    left = dict.fromkeys(codes, PERSON)
+    door = filter_of(app)
+    door.trade = lambda code: left.pop(code, None)
+    return door
+
+
+def test_a_code_is_traded_once_for_the_cookie_of_whom_it_invites(app):
+    door, code = invites(app, "c0de"), json.dumps({"code": "c0de"}).encode()
+    for body in (b"", b"{}", b'{"code": 1}', b'{"code": "C0DE"}', b"x" * 101):
+        assert ask(door, "/invite", "POST", [body])[0] in (404, 413)
+    for headers in ({"origin": "http://evil.example"}, {"sec_fetch_site": "cross-site"}, {"host": "evil.example"}):
+        assert ask(door, "/invite", "POST", [code], **headers)[0] == 403
+    assert ask(door, "/invite", "GET", [code])[0] == 404
+    status, headers = ask(door, "/invite", "POST", [code], cookie=OTHER)
+    assert (status, headers["set-cookie"].partition(";")[0]) == (204, SIGNED)
+    assert {"HttpOnly", "SameSite=Strict"} <= set(headers["set-cookie"].split("; "))
+    status, headers = ask(door, "/invite", "POST", [code])
+    assert (status, "set-cookie" in headers) == (404, False)
+    assert ask(filter_of(app), "/invite", "POST", [code])[0] == 404  # a page without invitations
+    assert app.seen == []
+
+
+def test_a_code_is_not_used_up_before_the_login(app):
+    door, code = invites(app, "c0de"), json.dumps({"code": "c0de"}).encode()
+    door._is_logged_in = lambda cookies: "token" in cookies
+    assert ask(door, "/invite", "POST", [code])[0] == 401
+    assert ask(door, "/invite", "POST", [code], cookie="token=1")[0] == 204
 
 
 NO_EVENTS = [b"", b"{", b"\xff", b"[]", b"null", b"[" * 90]

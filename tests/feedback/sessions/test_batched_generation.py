@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.sessions import batched_generation as module
-from rlhf_dialog.feedback.sessions.batched_generation import Answering, AnsweringClosed, GeneratedAnswer
+from rlhf_dialog.feedback.sessions.batched_generation import Answering, AnsweringClosed, GeneratedAnswer, ReplyOptions
 from rlhf_dialog.feedback.sessions.loaded_versions import load_agent
-from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.models.generation import random_numbers
+from rlhf_dialog.models.chat_agent import ChatAgent, GrowingReply
+from rlhf_dialog.models.generation import at_temperature, random_numbers
 from tests.parts.agents import save
 from tests.parts.bots import new_version
 
@@ -40,7 +41,7 @@ class Gate:
         self._stream = module.stream
         monkeypatch.setattr(module, "stream", self)
 
-    def __call__(self, agent, prompts, show, numbers):
+    def __call__(self, agent, prompts, show, numbers, systems):
         self.sizes.append(len(prompts))
         self.agents.append(agent)
         self.entered.set()
@@ -52,7 +53,7 @@ class Gate:
             self.steps[-1] += 1
             return show(replies)
 
-        self._stream(agent, prompts, show_at_the_pace, numbers)
+        self._stream(agent, prompts, show_at_the_pace, numbers, systems)
 
 
 def waiting(answering: Answering, count: int) -> None:
@@ -116,6 +117,130 @@ def test_a_batch_has_at_most_so_many_and_one_version(bot, gate):
         assert all(one.result().ended for one in futures)
         assert [agent is answering._served.agent(new) for agent in gate.agents] == [False, False, True, False]
     assert gate.sizes == [1, 2, 1, 1]
+
+
+def test_other_sampling_is_another_batch_and_a_system_message_or_a_stop_text_is_not(chat_agent, gate):
+    asked = [
+        ReplyOptions(),
+        ReplyOptions(temperature=0.5),
+        ReplyOptions(system="Be brief ."),
+        ReplyOptions(top_p=0.5, max_new_tokens=3),
+        ReplyOptions(stop=("q",)),
+        ReplyOptions(temperature=0.5),
+    ]
+    with Answering(chat_agent) as answering, ThreadPoolExecutor() as people:
+        version = answering.begin()
+        first = people.submit(lambda: last(answering.stream(["I am early"], version, seed=0)))
+        assert gate.entered.wait(60)
+        streams = [answering.stream(["Hello"], version, 7, options) for options in asked]
+        gate.open.set()
+        together = [last(one) for one in streams]
+        assert first.result().ended
+        assert gate.sizes == [1, 3, 2, 1]
+        alone = [last(answering.stream(["Hello"], version, 7, options)) for options in asked]
+    assert [one.ids for one in together] == [one.ids for one in alone]
+    plain, cooler, behind, short, _, again = together
+    assert cooler.ids == again.ids != plain.ids
+    assert (cooler.sampling["temperature"], plain.sampling["temperature"]) == (0.5, 1.0)
+    assert (len(short.ids), short.truncated, short.sampling["top_p"]) == (3, True, 0.5)
+    numbers = random_numbers(1, chat_agent.sampling, torch.device("cpu"), torch.Generator().manual_seed(7))
+    for answer, speaker, system in (
+        (behind, chat_agent, "Be brief ."),
+        (cooler, chat_agent.local(at_temperature(0.5, chat_agent.sampling)), None),
+    ):
+        prompt = speaker.encode([["Hello"]], [system])
+        (reply,) = speaker.read(speaker.generate(prompt, numbers))
+        assert (list(answer.ids), answer.num_prompt_ids) == (reply.ids, prompt.prompt_ids.shape[1])
+
+
+def test_a_seed_gives_the_same_beginning_whatever_the_longest_answer(chat_agent):
+    with Answering(chat_agent) as answering:
+        version = answering.begin()
+        whole, short, longer = (
+            last(answering.stream(["Hello"], version, 3, ReplyOptions(max_new_tokens=n))).ids for n in (None, 4, 999)
+        )
+    assert (len(short), longer) == (4, whole)
+    assert whole[:4] == short
+
+
+def test_an_answer_ends_before_the_first_stop_text_and_shows_no_beginning_of_one(chat_agent):
+    with Answering(chat_agent) as answering:
+        version = answering.begin()
+        whole = last(answering.stream(["Hello"], version, seed=5)).text
+        stop = whole[5:8]
+        answers = list(answering.stream(["Hello"], version, 5, ReplyOptions(stop=("never said", stop))))
+    end = whole.index(stop)
+    assert answers[-1].text == whole[:end].rstrip()
+    assert (answers[-1].ended, answers[-1].truncated, answers[-1].sampling["stop"]) == (
+        True,
+        False,
+        ["never said", stop],
+    )
+    assert all(answers[-1].text.startswith(one.text) for one in answers)
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "shown"),
+    [
+        ("Yes.\n\nUs", ["\n\nUser:"], "Yes."),
+        ("Yes.\n\nUser: no", ["\n\nUser:"], "Yes."),
+        ("a b", ["c", "b x"], "a"),
+        ("a b", ["c"], "a b"),
+        ("abab", ["abc", "ba"], "a"),
+    ],
+)
+def test_what_is_shown_of_a_growing_text(text, stop, shown):
+    assert ReplyOptions(stop=tuple(stop)).cut(GrowingReply(text)).text == shown
+
+
+def test_temperature_0_and_one_next_to_it_take_the_most_likely_token(chat_agent):
+    with Answering(chat_agent) as answering:
+        version = answering.begin()
+        ids = [
+            last(answering.stream(["Hello"], version, i, ReplyOptions(temperature=t))).ids
+            for i, t in ((0, 0), (1, 1e-30))
+        ]
+    (reply,) = chat_agent.local(at_temperature(0, chat_agent.sampling)).reply([Dialogue(["Hello"])])
+    assert [list(one) for one in ids] == [reply.ids] * 2
+
+
+def test_of_a_long_history_only_what_may_fit_is_encoded(chat_agent, gate, monkeypatch):
+    gate.open.set()
+    sizes, encode = [], chat_agent.encode
+    monkeypatch.setattr(
+        chat_agent, "encode", lambda turns, systems: sizes.append(len(turns[0])) or encode(turns, systems)
+    )
+    monkeypatch.setattr(chat_agent, "settings", chat_agent.settings.model_copy(update={"context_size": 10**6}))
+    turns = [f"This is the turn number {i:03}" for i in range(999)]
+    with Answering(chat_agent) as answering:
+        version = answering.begin()
+        few, many = (last(answering.stream(some, version, seed=1)) for some in (turns[-9:], turns))
+    assert few.ids == many.ids
+    assert max(sizes) < 9  # of 27 bytes each, where there is room for 100
+
+
+def test_a_system_message_without_room_for_a_dialogue_is_refused(chat_agent):
+    with Answering(chat_agent) as answering:
+        version = answering.begin()
+        with pytest.raises(UserError, match="of 100 tokens"):  # max_prompt_length
+            answering.stream(["Hello"], version, 0, ReplyOptions(system="x" * 90))
+        assert last(answering.stream(["Hello"], version, 0, ReplyOptions(system="x" * 80))).ended
+
+
+def test_a_dialogue_goes_on_with_a_version_that_is_kept_and_else_with_the_champion(bot):
+    new_version(bot)
+    old, new = "0001", "0002"
+    with Answering(bot) as answering:
+        assert [answering.begin(version) for version in (None, old, "0009")] == [new, old, new]
+        with bot._changing() as tree:
+            tree["versions"][old]["tainted"] = True
+        assert answering.begin(old) == new
+        with bot._changing() as tree:
+            tree["versions"][old] |= {"tainted": False, "status": "refused"}
+        assert answering.begin(old) == new
+        with bot._changing() as tree:
+            tree["versions"][old]["status"] = "rolled back"
+        assert answering.begin(old) == old
 
 
 def test_the_seed_of_the_program_decides_all_answers(chat_agent):

@@ -70,6 +70,32 @@ def test_a_dialogue_may_end_while_another_one_begins():
     assert served.versions == ["0002"]
 
 
+def test_a_dialogue_goes_on_with_the_version_that_it_names_where_that_can_be():
+    source, seconds = Versions("0003"), [0.0]
+    served = served_of(source, usable=lambda: ["0001", "0002", "0003"], max_versions=2, clock=lambda: seconds[0])
+    assert served.hold() == "0003"
+    assert served.hold("0001") == "0001"
+    assert served.hold("0009") == "0003"  # not usable
+    assert served.hold("0002") == "0003"  # no room
+    served.release("0001")
+    assert served.versions == ["0001", "0003"]  # it rests
+    assert source.loaded == ["0003", "0001"]
+    assert served.hold("0002") == "0002"  # in its place
+    served.release("0002")
+    source.pointer = "0004"
+    for _ in range(3):
+        served.release("0003")
+    assert served.hold() == "0004"  # what rests makes room for the champion
+    served.release("0004")
+    source.broken = {"0001"}
+    assert served.hold("0001") == "0004"
+    assert served.hold("0003") == "0003"
+    served.release("0003")
+    seconds[0] = 601.0
+    served.release("0004")
+    assert served.versions == ["0004"]  # it has rested long enough
+
+
 def test_full_memory_serves_the_newest_version_in_it():
     source, held = Versions(), []
     served = served_of(source, max_versions=2)

@@ -4,7 +4,7 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.sessions.rates import Rates, _duration, check_length
-from rlhf_dialog.feedback.store.settings import PageKeys
+from rlhf_dialog.feedback.store.settings import ApiKeys, BotSettings, PageKeys
 
 
 class Clock:
@@ -24,7 +24,7 @@ def test_one_person_and_all_together(clock):
     for person in ("a", "b"):
         rates.count("messages", person)
         rates.count("messages", person)
-    with pytest.raises(UserError, match="faster than this page allows; wait 30 seconds"):
+    with pytest.raises(UserError, match=r"faster than one person may .* wait 30 seconds"):
         rates.count("messages", "a")
     with pytest.raises(UserError, match=r"too many people .* wait 15 seconds"):
         rates.count("messages", "c")
@@ -36,6 +36,19 @@ def test_one_person_and_all_together(clock):
         rates.count("messages", "a")
     with pytest.raises(UserError, match="wait 30 seconds"):
         rates.count("messages", "a")
+
+
+def test_page_and_api_have_limits_of_their_own(clock):
+    settings = BotSettings(page_ratings_a_minute=1, api_ratings_a_minute=2)
+    for rates, most in (
+        (Rates(settings, clock), 1),
+        (Rates(settings, clock, "api"), 2),
+        (Rates(ApiKeys(), clock, "api"), 120),
+    ):
+        for _ in range(most):
+            rates.count("ratings", "a")
+        with pytest.raises(UserError, match="faster"):
+            rates.count("ratings", "a")
 
 
 def test_durations():

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_dialog.commands.terminal_state import terminal_person
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.examples import (
     Examples,
@@ -112,6 +113,123 @@ def test_a_prompt_is_what_was_said_when_the_answer_was_given(store):
     assert said == [("Is it far ?", "C", "And then ?"), ("Is it far ?", "D", "And then ?")]
 
 
+@pytest.mark.parametrize(
+    ("back", "said"),
+    [
+        (("p", "edit", 0, None), "B"),  # the choice is left
+        (("p", "choice", 1, None), "A2"),
+        (("p", "choice", 1, 0), "A2"),
+        (("p", "choice", 1, 2), "B"),  # another choice than the one that was made
+        (("p", "choice", 0, None), "B"),  # a choice of another answer
+        (("q", "choice", 1, None), "B"),  # another person's
+        (("p", "thumb", 1, None), "B"),
+    ],
+)
+def test_what_was_taken_back_before_an_answer_is_not_in_its_prompt(store, back, said):
+    person, kind, turn, other = back
+    dialogue, turns = talk(store, answers=("A", "B", "C"))
+    store.add_feedback(dialogue, "p", Rating("edit", turn=turns[0], text="A2"))
+    store.add_feedback(dialogue, "p", Rating("choice", turn=turns[1], other=turns[0]))
+    store.add_feedback(
+        dialogue, person, Rating("withdrawn", turns[turn], text=kind, other=None if other is None else turns[other])
+    )
+    store.add_turn(dialogue, 2, "user", "And then ?")
+    last = store.add_turn(dialogue, 3, "agent", "Left .")
+    store.add_feedback(dialogue, "p", Rating("thumb", turn=last, value=1))
+    assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", said, "And then ?")
+
+
+def test_an_edit_that_was_taken_back_can_be_made_again(store):
+    dialogue, (turn,) = talk(store, answers=("A",))
+    edit, back = Rating("edit", turn=turn, text="B"), Rating("withdrawn", turn=turn, text="edit")
+    for rating in (edit, back, edit):
+        store.add_feedback(dialogue, "p", rating)
+    store.add_turn(dialogue, 2, "user", "And then ?")
+    store.add_feedback(dialogue, "p", Rating("thumb", turn=store.add_turn(dialogue, 3, "agent", "Left ."), value=1))
+    assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", "B", "And then ?")
+
+
+def test_stopped_answers_are_left_out_and_counted_and_stay_in_prompts(store):
+    dialogue, (turn,) = talk(store)
+    stopped = store.add_turn(dialogue, 1, "agent", "Two", is_stopped=True)
+    ratings = [Rating("thumb", stopped, 1), Rating("edit", stopped, text="Two streets down .")]
+    for rating in (*ratings, Rating("choice", turn, other=stopped), Rating("thumb", turn, 1)):
+        store.add_feedback(dialogue, "p", rating)
+    store.add_turn(dialogue, 2, "user", "And then ?")
+    last = store.add_turn(dialogue, 3, "agent", "Left .")
+    event = store.add_feedback(dialogue, "q", Rating("thumb", last, 1))
+    found = read_examples(store)
+    assert found.left_out == {"ratings of answers that were stopped before their end": 3}
+    assert [one.response for one in found.all] == ["Two streets .", "Left ."]
+    edited = ("Is it far ?", "Two streets .", "And then ?")  # the choice is newest
+    assert [one.prompt_turns for one in found.all if one.event == event] == [edited]
+    assert [one.turns for one in newest_prompts(store, 9, 4)] == [edited, ("Is it far ?",)]
+    talk(store, asked="Where ?")
+    store.add_turn(store.begin("p", "api"), 0, "agent", "Le", is_stopped=True)
+    assert [one.turns for one in newest_prompts(store, 1, 4)] == [("Where ?",)]
+
+
+def branch(store, continued):
+    """Two branches of one dialogue: the second copies two turns and asks something else; both are rated at their ends."""
+    first, _ = talk(store, answers=("A",))
+    copied = store.begin("p", "api", heldout=next(one.heldout for one in store.dialogues()))
+    store.add_turn(copied, 0, "user", "Is it far ?", is_copy=True)
+    store.add_turn(copied, 1, "agent", "A", is_copy=True)
+    branches = {first: ["B ?", "C"], copied: ["D ?", "E"]}
+    for dialogue in (copied, first):
+        for position, text in enumerate(branches[dialogue], 2):
+            last = store.add_turn(dialogue, position, ("user", "agent")[position % 2], text)
+        store.add_feedback(dialogue, "p", Rating("thumb", last, 1))
+    dialogue = first if continued == "first" else copied
+    store.add_turn(dialogue, 4, "user", "F ?")
+    store.add_feedback(dialogue, "p", Rating("thumb", store.add_turn(dialogue, 5, "agent", "G"), 1))
+    return [one.heldout for one in store.dialogues()]
+
+
+@pytest.mark.parametrize("continued", ["first", "copied"])
+def test_the_prompts_of_two_branches_are_those_that_were_seen(store, continued):
+    sides = branch(store, continued)
+    begun = {"first": ("B ?", "C"), "copied": ("D ?", "E")}[continued]
+    seen = [("D ?", True, "E"), ("B ?", False, "C"), ((*begun, "F ?"), continued == "copied", "G")]
+    found = read_examples(store)
+    shown = [("Is it far ?", "A", *(after if isinstance(after, tuple) else (after,))) for after, _, _ in seen]
+    assert [one.prompt_turns for one in found.all] == shown
+    assert [(one.after_copies, one.response) for one in found.all] == [one[1:] for one in seen]
+    assert found.num_after_copies == sum(one[1] for one in seen)
+    assert len(set(sides)) == 1
+    assert [one.heldout for one in found.all] == [sides[0]] * 3
+    prompts = [one.turns for one in newest_prompts(store, 9, 9)]
+    assert prompts[-1] == ("Is it far ?",)  # once: that of the copied turn is no prompt of the bot
+    assert len(prompts) == 4
+
+
+def test_examples_have_the_system_message_and_the_user_of_their_dialogue(store):
+    for number, system in enumerate(["Be brief .", None, "Be kind ."]):
+        dialogue = store.begin("unknown", "api", system=system, user=store.hash_outside(f"user {number}"))
+        store.add_turn(dialogue, 0, "user", "Is it far ?")
+        store.add_feedback(dialogue, "p", Rating("thumb", store.add_turn(dialogue, 1, "agent", "Yes ."), 1))
+    found = read_examples(store)
+    assert [one.system for one in found.all] == ["Be brief .", None, "Be kind ."]
+    assert found.concerned == sorted([store.hash_person("p"), *(store.hash_outside(f"user {i}") for i in range(3))])
+    assert [one.system for one in newest_prompts(store, 9, 9)] == ["Be kind .", None, "Be brief ."]
+    kept = training_set(found, BotSettings(person_cap=1.0), (), "0")
+    assert len(kept) == sum(not one.heldout for one in found.all)  # not the same answer thrice
+    votes = [one._replace(heldout=False, person=one.event, liked=one.system is None) for one in found.answers]
+    assert len(trained(*votes)) == 3  # who like it there and not here do not disagree
+
+
+def test_what_is_new_is_not_shown_of_examples_without_it():
+    """A night that was interrupted under an older program goes on: the text that identifies it is the same."""
+    one = answer(7)
+    shown = (
+        "RatedAnswer(prompt_turns=('Is it far ?',), response='Two streets .', liked=True, kind='thumb', person='p', "
+    )
+    shown += "dialogue='d7', event=7, ids=None, heldout=False, owner=None)"
+    assert repr((one, 1.0)) == f"({shown}, 1.0)"
+    assert repr(one._replace(system="Be brief .")).endswith(", owner=None, system='Be brief .')")
+    assert repr(one._replace(after_copies=True)).endswith(", owner=None, after_copies=True)")
+
+
 def test_what_is_forgotten_while_it_is_read_is_read_whole(store, monkeypatch):
     monkeypatch.setattr("rlhf_dialog.feedback.store.schema.BUSY_TIMEOUT", 0.01)
     dialogue, (turn,) = talk(store)
@@ -148,7 +266,7 @@ def test_ratings_in_dialogues_that_lack_a_turn_are_counted(store, lost):
     count = 1 if lost.endswith(("'Left .'", "'And then ?'")) else 2
     found = read_examples(store)
     assert (found.left_out, len(found)) == ({"ratings in dialogues that lack a turn": count}, 3 - count)
-    assert all(len(prompt) in (1, 3) for prompt in newest_prompts(store, 9, 9))
+    assert all(len(prompt.turns) in (1, 3) for prompt in newest_prompts(store, 9, 9))
 
 
 def test_only_one_dialogue_is_in_memory_and_only_the_columns_that_are_needed(store):
@@ -229,6 +347,47 @@ def test_the_cap_drops_nothing_and_weighs_as_with_held_out_feedback():
     )
 
 
+def rate_answers(store, person, count, source, user=None):
+    """`count` dialogues with an answer that this person likes; none is held out."""
+    with store.writing():
+        for number in range(count):
+            dialogue = store.begin(person, source, user=user, heldout=False)
+            store.add_turn(dialogue, 0, "user", f"Line {number} of {user or person} by {source} ?")
+            store.add_feedback(dialogue, person, Rating("thumb", store.add_turn(dialogue, 1, "agent", "Yes ."), 1))
+
+
+def test_what_one_person_rates_here_and_there_is_one_persons(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for source, count in {"terminal": 300, "page": 20, "api": 6}.items():
+        rate_answers(store, terminal_person(), count, source)
+    for number in range(5):
+        rate_answers(store, f"p{number}", 20, "page")
+    found = training_set(read_examples(store), BotSettings(person_cap=0.2), (), "0")
+    assert Counter(one.person for one in found.all)[store.hash_person(terminal_person())] == 326
+    mine = [found.weights[one.event] for one in found.all if one.person == store.hash_person(terminal_person())]
+    assert mine == pytest.approx([25 / 326] * 326)  # a fifth of 125
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_teachers_six_ratings_beside_900_of_other_people_are_trained_on(store, known):
+    users = [store.hash_outside(f"user {number}") for number in range(90)]
+    for user in users:
+        rate_answers(store, user if known else "unknown", 10, "api", None if known else user)
+    for dialogue in store.dialogues()[::150]:  # of other people
+        asked = store.turns(dialogue.id)[0]
+        event = store.add_turn(dialogue.id, 1, "agent", f"Two streets after {asked.text}")
+        store.add_feedback(dialogue.id, "teacher", Rating("thumb", event, 1))
+    found = training_set(read_examples(store), BotSettings(), (), "0")
+    teacher = [one for one in found.all if one.person == store.hash_person("teacher")]
+    others = [found.weights[one.event] for one in found.all if one not in teacher]
+    assert (len(teacher), len(others), found.left_out) == (6, 900, {})
+    assert {found.weights[one.event] for one in teacher} == {1}
+    assert (
+        set(others) == {1} if known else others == pytest.approx([6 / 900] * 900)
+    )  # two people: half of the weight each
+    assert len(found.people) == (91 if known else 2)
+
+
 @pytest.mark.parametrize("times", [1, 10])
 def test_older_feedback_is_replayed_by_weight(times):
     """Of 40 new and 100 older ratings of four people, a quarter of the weight is older, however often a fifth one rates."""
@@ -278,9 +437,9 @@ def test_the_newest_lines_are_those_that_were_answered_last_rated_or_not(store):
     talk(store, asked="Is it far ?", answers=("No .",))  # said again: newer
     dialogue = store.begin("p", "terminal")
     store.add_turn(dialogue, 0, "user", "Nobody answered this .")
-    assert newest_prompts(store, 50, 5) == [("Is it far ?",), ("Is it new ?",)]
-    assert newest_prompts(store, 1, 5) == [("Is it far ?",)]
-    assert newest_prompts(store, 50, 5, last_turn=turn) == [("Is it far ?",)]
+    assert [one.turns for one in newest_prompts(store, 50, 5)] == [("Is it far ?",), ("Is it new ?",)]
+    assert [one.turns for one in newest_prompts(store, 1, 5)] == [("Is it far ?",)]
+    assert [one.turns for one in newest_prompts(store, 50, 5, last_turn=turn)] == [("Is it far ?",)]
     assert store.last_turn() == 8
 
 
@@ -289,5 +448,6 @@ def test_a_newest_line_has_what_the_agent_saw_before_it(store):
     store.add_feedback(dialogue, "p", Rating("edit", turn, text="Two miles ."))
     store.add_turn(dialogue, 2, "user", "Which way ?")
     store.add_turn(dialogue, 3, "agent", "Left .")
-    assert newest_prompts(store, 50, 3) == [("Is it far ?", "Two miles .", "Which way ?"), ("Is it far ?",)]
-    assert newest_prompts(store, 50, 1) == [("Which way ?",), ("Is it far ?",)]
+    seen = [("Is it far ?", "Two miles .", "Which way ?"), ("Is it far ?",)]
+    assert [one.turns for one in newest_prompts(store, 50, 3)] == seen
+    assert [one.turns for one in newest_prompts(store, 50, 1)] == [("Which way ?",), ("Is it far ?",)]

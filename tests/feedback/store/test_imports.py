@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer
+from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, read_examples
 from rlhf_dialog.feedback.store.formats import native, trl
 from rlhf_dialog.feedback.store.imports import import_file
 from rlhf_dialog.feedback.store.store import Rating, Store, is_heldout
@@ -246,6 +246,20 @@ def test_rows_of_an_export_are_read_again():
     assert turns(record) == [(i, ("user", "agent")[i % 2], text) for i, text in enumerate(said)]
 
 
+def test_a_system_message_is_exported_and_read_again(store, tmp_path):
+    answer = RatedAnswer(("Is it far ?",), "Yes .", False, *ABOUT)
+    pair = AnswerPair(("Is it far ?",), "Two streets .", "Yes .", *ABOUT)
+    system = {"role": "system", "content": "Be brief ."}
+    for form in ("kto", "dpo"):
+        rows = trl.export_rows(
+            [one._replace(system=text) for one in (answer, pair) for text in ("Be brief .", None)], form
+        )
+        assert [row["prompt"] for row in rows] == [[system, ASK], [ASK]]
+        assert import_file(store, jsonl(tmp_path / f"{form}.jsonl", rows)).dialogues == 2
+    assert [store.system(one.id) for one in store.dialogues()] == ["Be brief .", None] * 2
+    assert [one.system for one in read_examples(store).all] == ["Be brief .", None] * 2
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -289,8 +303,11 @@ def test_messages_system_messages_and_images_are_read_as_in_training(tmp_path):
     found = trl_read(rows, "kto")
     said = [(0, "user", "Is it far ?"), (1, "agent", "Two ."), (2, "user", "Which ones ?"), (3, "agent", "Yes .")]
     assert [turns(one) for one in found.records] == [said]
-    assert found.unread == {"system message": 1, "reasoning_content of a turn": 1}
+    assert [one.system for one in found.records] == ["You guide guests ."]
+    assert found.unread == {"reasoning_content of a turn": 1}
     assert [("image" in reason, n) for reason, n in found.left_out.items()] == [(True, 1)]
+    late = trl_read([{"prompt": [ASK, YES, system, ASK], "completion": [YES], "label": True}], "kto")
+    assert ([one.system for one in late.records], late.unread) == ([None], {"system message": 1})
     human = "\n\nHuman: Hello .\n\nAssistant: Hi .\n\nHuman: Is it far ?\n\nAssistant:"
     path = jsonl(tmp_path / "dpo.jsonl", [{"prompt": [ASK], "chosen": f"{human} Yes .", "rejected": f"{human} No ."}])
     (record,) = trl.read(load_rows(str(path), "train"), "dpo").records

@@ -1,8 +1,11 @@
 """The file of the store: what cannot be opened says why, and an older one becomes one of today."""
 
+import hashlib
+import json
 import os
 import signal
 import sqlite3
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +14,8 @@ import pytest
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store import schema
+from rlhf_dialog.feedback.store.examples import read_examples
+from rlhf_dialog.feedback.store.formats import native
 from rlhf_dialog.feedback.store.store import Store, is_heldout
 
 
@@ -178,21 +183,36 @@ def test_an_older_store_gets_the_tables_of_today_after_a_copy(old, caplog):
     assert {one for path, one in created if path == old} == {one for path, one in created if path != old}
 
 
+def test_the_examples_of_an_older_store_are_what_the_older_program_read(old):
+    examples = read_examples(Store(old))
+    assert repr(examples.all) == (  # by the program of then
+        "[RatedAnswer(prompt_turns=('Is it far ?',), response='Yes .', liked=False, kind='thumb', person='7438409329663c47', "
+        "dialogue='0123456789abcdef0123456789abcdef', event=2, ids=(5, 6), heldout=False, owner=None), "
+        "AnswerPair(prompt_turns=('Is it far ?',), chosen='Two streets .', rejected='Yes .', kind='choice', "
+        "person='53591147d9c1e505', dialogue='0123456789abcdef0123456789abcdef', event=3, chosen_ids=(7,), "
+        "rejected_ids=(5, 6), heldout=False, owner='7438409329663c47')]"
+    )
+    assert examples.left_out == {}
+    written = json.dumps(native.export_rows(Store(old)))
+    assert hashlib.sha256(written.encode()).hexdigest().startswith("e0ef83667fa93ff3")  # of its export
+
+
 def statements(path):
     with closing(sqlite3.connect(path)) as plain:
         return {sql for (sql,) in plain.execute("SELECT sql FROM sqlite_master")}
 
 
 def test_an_older_store_that_is_damaged_or_has_other_parts_stays_as_it_is(old):
-    with closing(sqlite3.connect(old)) as plain, plain:
-        plain.execute("CREATE TABLE answers (x)")
-    before = old.read_bytes()
-    refused(old, "has the table 'answers'")
+    for statement in ("CREATE TABLE answers (x)", schema.CREATE_2[0]):
+        with closing(sqlite3.connect(old)) as plain, plain:
+            plain.execute("DROP TABLE IF EXISTS answers")
+            plain.execute(statement)
+        refused(old, "has the table 'answers'")
     with closing(sqlite3.connect(old)) as plain, plain:
         plain.execute("DROP TABLE answers")
         plain.execute("INSERT INTO feedback VALUES (NULL, '0', NULL, 'thumb', 'x', NULL, NULL, 'p', 1)")
     refused(old, "of another type in the column value")
-    assert (dump(old)[0], len(before) > 0, old.with_name("old.version-1.sqlite").exists()) == (1, True, False)
+    assert (dump(old)[0], old.with_name("old.version-1.sqlite").exists()) == (1, False)
 
 
 @pytest.mark.parametrize("step", [40, pytest.param(1, marks=pytest.mark.slow)])
@@ -238,11 +258,15 @@ def traced(act):
     return connect
 
 
-def test_two_programs_at_once_add_the_tables_once(old):
-    with closing(sqlite3.connect(old, isolation_level=None)) as first:
-        first.execute("BEGIN IMMEDIATE")
-        with ThreadPoolExecutor() as threads:
-            stores = [threads.submit(Store, old) for _ in range(4)]
-            first.execute("ROLLBACK")
+def test_two_programs_at_once_add_the_tables_once(old, monkeypatch):
+    check, both = schema._check_types, threading.Barrier(2)
+
+    def checked(*arguments):
+        both.wait()  # until both know that the store is an old one
+        check(*arguments)
+
+    monkeypatch.setattr(schema, "_check_types", checked)
+    with ThreadPoolExecutor() as threads:
+        stores = [threads.submit(Store, old) for _ in range(2)]
     assert {one.result().bot for one in stores} == {"feedfeedfeedfeedfeedfeedfeedfeed"}
     assert [dump(path)[0] for path in (old, old.with_name("old.version-1.sqlite"))] == [2, 1]

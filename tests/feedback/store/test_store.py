@@ -74,7 +74,12 @@ def counting_by_hand(events):
             one for one in events if one.id > event.id and (one.person, one.dialogue) == (event.person, event.dialogue)
         ]
         newer = any(one.kind == event.kind and {one.turn, one.other} == {event.turn, event.other} for one in about)
-        back = any(one.kind == "withdrawn" and (one.text, one.turn) == (event.kind, event.turn) for one in about)
+        back = any(
+            one.kind == "withdrawn"
+            and (one.text, one.turn) == (event.kind, event.turn)
+            and one.other in (None, event.other)
+            for one in about
+        )
         if event.kind != "withdrawn" and not newer and not back:
             kept.append(event.id)
     return kept
@@ -84,7 +89,7 @@ def test_what_counts_of_many_events(store):
     draw, answers = random.Random(0), {}
     for _ in range(3):
         dialogue, first = talk(store)
-        answers[dialogue] = [first, store.add_turn(dialogue, 1, "agent", "Outside .")]
+        answers[dialogue] = [first, *(store.add_turn(dialogue, 1, "agent", text) for text in ("Outside .", "Left ."))]
     with store.writing() as connection:
         for _ in range(400):
             dialogue = draw.choice(list(answers))
@@ -92,7 +97,8 @@ def test_what_counts_of_many_events(store):
             kind = draw.choice(["thumb", "score", "edit", "choice", "withdrawn", "dialogue_score"])
             text = draw.choice(["thumb", "choice", "dialogue_score"]) if kind == "withdrawn" else None
             turn = None if "dialogue_score" in (kind, text) else turn
-            row = (dialogue, turn, kind, None, text, other if kind == "choice" else None, draw.choice("ab"), 0.0)
+            has_other = kind == "choice" or (text == "choice" and draw.random() < 0.5)
+            row = (dialogue, turn, kind, None, text, other if has_other else None, draw.choice("ab"), 0.0)
             insert_event(connection, row)
     for upto in (40, 250, None):
         events = store.feedback(upto=upto, newest=False)
@@ -108,6 +114,7 @@ WRONG = [
     *[{"kind": "choice", "other": other} for other in ("the answer", "the question", "a later answer")],
     *[{"kind": "dialogue_score", "value": 3}, {"kind": "dialogue_score", "value": 6, "turn": None}],
     *[{"kind": "withdrawn", "text": "withdrawn"}, {"kind": "praise", "value": 1}],
+    {"kind": "withdrawn", "text": "thumb", "other": "another answer"},
 ]
 
 
@@ -115,6 +122,7 @@ WRONG = [
 def test_feedback_that_cannot_be_is_refused(store, wrong):
     dialogue, answer = talk(store)
     named = {"the question": answer - 1, "the answer": answer, "another": talk(store)[0]}
+    named["another answer"] = store.add_turn(dialogue, 1, "agent", "Outside .")
     named["a later answer"] = store.add_turn(dialogue, 3, "agent", "Outside .")
     given = {"dialogue": dialogue, "turn": answer, **wrong}
     given = {key: named.get(value, value) if isinstance(value, str) else value for key, value in given.items()}

@@ -24,9 +24,11 @@ OPTIONAL = {
 def export_rows(examples: Iterable[Example], form: str) -> list[Row]:
     """The rows of an export, as messages with roles: KTO's of thumbs and scores, DPO's of edits and choices."""
 
-    def prompt(turns: tuple[str, ...]) -> list[Row]:
+    def prompt(one: Example) -> list[Row]:
+        turns = one.prompt_turns
+        system = [] if one.system is None else [{"role": "system", "content": one.system}]
         roles = ["user" if number % 2 == 0 else "assistant" for number in range(len(turns))][::-1]
-        return [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
+        return system + [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
 
     def reply(text: str) -> list[Row]:
         return [{"role": "assistant", "content": text}]
@@ -34,10 +36,10 @@ def export_rows(examples: Iterable[Example], form: str) -> list[Row]:
     rows: list[Row] = []
     for one in examples:
         if isinstance(one, RatedAnswer) and form == "kto":
-            rows.append({"prompt": prompt(one.prompt_turns), "completion": reply(one.response), "label": one.liked})
+            rows.append({"prompt": prompt(one), "completion": reply(one.response), "label": one.liked})
         elif isinstance(one, AnswerPair) and form == "dpo":
             sides = {"chosen": reply(one.chosen), "rejected": reply(one.rejected)}
-            rows.append({"prompt": prompt(one.prompt_turns), **sides})
+            rows.append({"prompt": prompt(one), **sides})
     return rows
 
 
@@ -74,8 +76,9 @@ def _record(row: Row, where: str, form: str, counts: RowCounts) -> Record:
         shared = _find_shared_beginning(*answers)
         before = [("user", shared)] if shared else []
         answers = [checked_text(text.removeprefix(shared), "a reply", where) for text in answers]
-    system = [text for _, text in messages.system]
-    counts.unread.add(keys_of_turns(row) | {"system message": system})
+    begins = len(messages.system) == 1 and messages.system[0][0] == 0
+    system = messages.system[0][1] if begins else None
+    counts.unread.add(keys_of_turns(row) | {"system message": [] if begins else messages.system})
     person = None if row.get("user_id") is None else str(row["user_id"])
     place = len(before)
     turns = [ImportedTurn(number, *said) for number, said in enumerate(before)]
@@ -84,7 +87,7 @@ def _record(row: Row, where: str, form: str, counts: RowCounts) -> Record:
         judgement = Judgement("thumb", place, 1 if _label(row["label"], where) else -1, person=person)
     else:
         judgement = Judgement("choice", place, other=place + 1, person=person)
-    return Record(turns, [judgement], group="\n".join(text for _, text in before), person=person)
+    return Record(turns, [judgement], "\n".join(text for _, text in before), person, system=system)
 
 
 def _check_columns(row: Row, form: str, where: str) -> None:
