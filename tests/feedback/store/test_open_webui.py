@@ -209,18 +209,37 @@ def test_a_liked_answer_is_chosen_over_the_others_and_no_prompt_changes(store):
     assert counting(store) == [("thumb", turns[2], -1, None)]  # does not say that the other is good
     store.add_turn(dialogue, 2, "user", "And lunch ?")
     last = store.add_turn(dialogue, 3, "agent", "At noon .", TurnOrigin(version="0001"))
-    up = rating("a1", chat=shown, siblings=["bot"], id="up")
+    before_it = store.turns(dialogue)[-1].created
+    up = rating("a1", chat=shown, siblings=["bot"], id="up", updated_at=before_it)
     assert lay(store, up).events == 2
     assert counting(store)[1:] == [("thumb", turns[1], 1, None), ("choice", turns[1], turns[2], None)]
     store.add_feedback(dialogue, "terminal", Rating("thumb", last, 1))
     prompts = {one.response: one.prompt_turns for one in read_examples(store).answers}
     assert prompts["At noon ."] == (ASKED[0][2], "Seven .", "And lunch ?")  # what was seen
-    assert lay(store, down, up).num_known == 2
-    both = rating("b1", chat=shown, siblings=["bot"], updated_at=1795879000)
+    assert lay(store, down, up).num_known == 3
+    both = rating("b1", chat=shown, siblings=["bot"], updated_at=before_it + 1)
     added = lay(store, both, up)
     assert (added.events, added.withdrawn) == (1, 1)  # both are liked: neither is better
     assert [event[0] for event in counting(store)] == ["thumb", "thumb", "thumb"]
     assert lay(store, both, up).num_known == 2
+
+
+def test_an_answer_stays_chosen_over_one_of_two_others(store):
+    third = ("assistant", "c1", "About seven .")
+    _, turns = talk(store, *ASKED, answers=[OTHER, third])
+    shown = chat([*ASKED, OTHER, third], parents={"b1": "u1", "c1": "u1"})
+    up = rating("a1", chat=shown, siblings=["bot", "bot"])
+    assert lay(store, up).events == 3
+    lay(store, up, rating("b1", chat=shown, id="second"))
+    assert sorted(counting(store)[1:]) == [("choice", turns[1], turns[3], None), ("thumb", turns[2], 1, None)]
+
+
+def test_of_two_ratings_of_an_answer_the_newer_counts(store):
+    talk(store, *ASKED)
+    older, newer = rating("a1", chat=chat(ASKED)), rating("a1", -1, chat=chat(ASKED), id="second", updated_at=1795877900)
+    assert lay(store, newer, older).events == 2  # an export begins with the newest
+    assert [event[2] for event in counting(store)] == [-1]
+    assert lay(store, newer, older).num_known == 2
 
 
 def test_answers_of_other_models_and_other_dialogues_are_not_chosen_over(store):

@@ -297,7 +297,7 @@ class _Pulled:
         gone = {(kind, turn) for kind, turn, other in standing if (kind, turn, other) not in wanted}
         new = [one for key, one in wanted.items() if key[:2] in gone or not _says(standing.get(key), one)]
         if is_of_old_file or not (gone or new):
-            self.result.num_known += 1
+            self.result.num_known += len(standing) or 1
             if past:
                 self.mark(past[-1]["id"])
             return
