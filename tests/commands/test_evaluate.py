@@ -91,7 +91,8 @@ def test_modules_of_the_evaluate_library_are_rows_and_columns(script, runs, tmp_
     assert "lengths/mean" in capsys.readouterr().out
 
 
-def test_a_metric_of_the_hub_is_refused_before_anything_is_loaded(runs, tmp_path, capsys):
+def test_a_metric_of_the_hub_is_refused_before_anything_is_loaded(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(evaluate.agent_options, "load_agent", lambda *_: pytest.fail("an agent was loaded"))
     words = ["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), "--metric", "some/metric:key"]
     assert evaluate.main(words) == 2
     assert "--metric: 'some/metric:key': is a name of the Hub" in capsys.readouterr().err
