@@ -74,6 +74,14 @@ class ChatAgent(Responder):
         encoder, separator = self.encoder, self.settings.turn_separator
         self.encoder = prompt_encoder(encoder.tokenizer, separator, encoder.max_prompt_length, text)
 
+    def set_max_new_tokens(self, count: int) -> None:
+        """Let replies have so many tokens, or as many as the model's positions leave beside a prompt."""
+        positions = num_positions(self.policy.lm)
+        if positions:
+            count = min(count, positions - self.encoder.max_prompt_length)
+        self.settings = self.settings.model_copy(update={"max_new_tokens": count})
+        self.sampling = replace(self.sampling, max_new_tokens=count)
+
     @classmethod
     def load(
         cls,

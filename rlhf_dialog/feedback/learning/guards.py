@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.feedback.learning.learner import Learner
 from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, compute_logprobs_in_batches
-from rlhf_dialog.feedback.store.examples import Examples, RatedAnswer
+from rlhf_dialog.feedback.store.examples import DialoguePrompt, Example, Examples, RatedAnswer, liked_examples
 from rlhf_dialog.metrics.text import distinct_n
 from rlhf_dialog.models.chat_agent import chat_sampling
 from rlhf_dialog.models.generation import GenerationLimits, Reply, Sampling, random_numbers
@@ -29,18 +30,29 @@ from rlhf_dialog.models.precision import without_tf32
 
 BATCH_SIZE = 64
 ROOM = 0.05  # below a limit, or above it: tomorrow's held-out prompts are others
+MOST_LINES, LEAST_LINES = 1000, 50  # of `guard_prompts: auto`; at a checkpoint as few as the least
+MOST_LIKED = 100  # held-out liked replies that a night looks at while it trains
+GROUPS = 20  # of replies, which the jackknife leaves out one after the other
 LEAST_ENTROPY = 0.05  # nats per token: a first version that is surer counts as if it had this much
+POWER = NormalDist().inv_cdf(0.8)  # standard errors beyond a limit that are seen in four nights of five
+IN_ERRORS = ", standard errors"
 _SENTENCE_END = re.compile(r"[.!?…。！？؟।][\"'”’»)\]*]*$")
 
 
 @dataclass(frozen=True)
 class GuardLimit:
-    """One measure, and its limit: `at_most`, else at least."""
+    """One measure, and its limit: `at_most`, else at least.
+
+    `visible`, in `unit`: the true value, or the true change where the limit is in standard errors, that fails in four nights of
+    five. NaN where the noise is not known.
+    """
 
     name: str
     value: float
     limit: float
     at_most: bool
+    visible: float = math.nan
+    unit: str = ""
 
     @property
     def passed(self) -> bool:
@@ -57,9 +69,16 @@ class GuardLimit:
         bound = f"{'at most' if self.at_most else 'at least'} {self.limit:g}"
         return f"{self.name} {self.value:.3g} ({bound}{'' if self.passed else ': FAILED'})"
 
+    @property
+    def power(self) -> str:
+        """What it sees in four nights of five, as text."""
+        return f"{self.name.removesuffix(IN_ERRORS)} {self.visible:.2g}{self.unit}"
+
     def as_json(self) -> dict[str, Any]:
-        value = self.value if math.isfinite(self.value) else None
-        return asdict(self) | {"value": value, "passed": self.passed}
+        numbers = {
+            key: x if math.isfinite(x) else None for key, x in (("value", self.value), ("visible", self.visible))
+        }
+        return asdict(self) | numbers | {"passed": self.passed}
 
 
 @dataclass(frozen=True)
@@ -85,14 +104,17 @@ class ReplyMeasures:
 class GuardMeasurement:
     """KL per token, distinct-2, likelihood under the first version, unfinished sentences, length and repetition of replies.
 
-    The lines are `guard_prompts` of the held-out feedback, the newest, and as many of the validation split of the SFT data, where
-    there is one. Fewer held-out lines are answered several times. What the first version says is computed once.
+    The lines are `count` of the held-out feedback, the newest, then of `stored_lines`, and as many of the validation split of the
+    SFT data, where there is one. Fewer held-out lines are answered several times; with stored ones, fewer than LEAST_LINES are.
+    What the first version says is computed once.
     """
 
-    def __init__(self, learner: Learner, heldout: Examples):
+    def __init__(self, learner: Learner, heldout: Examples, count: int, stored_lines: Sequence[DialoguePrompt] = ()):
         self.learner, self.settings, self.heldout = learner, learner.settings, heldout
-        settings, count, size = learner.settings, learner.settings.guard_prompts, learner.agent.settings.context_size
-        newest = list(dict.fromkeys((one.prompt_turns[-size:], one.system) for one in reversed(heldout.all)))[:count]
+        settings, size = learner.settings, learner.agent.settings.context_size
+        own = (DialoguePrompt(one.prompt_turns[-size:], one.system) for one in reversed(heldout.all))
+        newest = list(dict.fromkeys([*own, *stored_lines]))[:count]
+        count = min(count, max(LEAST_LINES, len(newest))) if stored_lines else count
         draws = math.ceil(count / len(newest)) if newest else 0
         self.prompts = [Dialogue(list(turns), system=system) for turns, system in (newest * draws)[:count]]
         self.prompts += pick_prompts(learner.sft_prompts("validation"), count, settings.seed)
@@ -103,18 +125,25 @@ class GuardMeasurement:
         learner, settings = self.learner, self.settings
         replies = self._replies(learner.policy)
         ours, theirs, liked = self._measures(replies), self._first_measures, self._liked_measures
-        own, first = (distinct_n([reply.text for reply in some], 2) for some in (replies, self._first_replies))
-        distinct = own / first if first else 1.0
         limit = settings.max_worsening
         return [
-            GuardLimit("relative KL", self._relative_kl(replies), settings.max_relative_kl, True),
-            GuardLimit("distinct-2, of the first version's", distinct, settings.min_distinct_2, False),
-            worsening("loss of likelihood", limit, -ours.likelihood, -theirs.likelihood, -liked.likelihood),
+            self._kl_guard(replies),
+            distinct_guard(replies, self._first_replies, settings.min_distinct_2),
             worsening(
-                "rise of unfinished sentences", limit, ours.is_unfinished, theirs.is_unfinished, liked.is_unfinished
+                "loss of likelihood", limit, -ours.likelihood, -theirs.likelihood, -liked.likelihood, " nats per token"
             ),
-            worsening("change of the length", limit, ours.length, theirs.length, liked.length, both_ways=True),
-            worsening("rise of repetition", limit, ours.repetition, theirs.repetition, liked.repetition),
+            worsening(
+                "rise of unfinished sentences",
+                limit,
+                *(one.is_unfinished for one in (ours, theirs, liked)),
+                " of the replies",
+            ),
+            worsening(
+                "change of the length", limit, ours.length, theirs.length, liked.length, " tokens", both_ways=True
+            ),
+            worsening(
+                "rise of repetition", limit, ours.repetition, theirs.repetition, liked.repetition, " of the tokens"
+            ),
         ]
 
     def _replies(self, policy: Policy) -> list[Reply]:
@@ -125,12 +154,22 @@ class GuardMeasurement:
         is_same = self.chat_sampling == self.learner.agent.sampling
         return replies if is_same else sample_replies(self.learner, policy, self.prompts)
 
-    def _relative_kl(self, replies: list[Reply]) -> float:
-        """The mean log-ratio per token of the policy's own samples, an estimate of the KL divergence, in its unit."""
-        drawn = self._samples(self.learner.policy, replies)
+    def _kl_guard(self, replies: list[Reply]) -> GuardLimit:
+        """The mean log-ratio per token of the policy's own samples, an estimate of the KL divergence, in units of the entropy.
+
+        A policy that says what people like is as far away as that is: only what goes beyond it counts.
+        """
+        drawn, limit = self._samples(self.learner.policy, replies), self.settings.max_relative_kl
         measures = self._measures(drawn)
-        log_ratios = self._logprobs(self.learner.policy, self._rows(drawn)) - measures.logprobs
-        return float(log_ratios.sum() / measures.length.sum()) / self._kl_unit if measures.length.any() else math.nan
+        log_ratios, length = self._logprobs(self.learner.policy, self._rows(drawn)) - measures.logprobs, measures.length
+        value = visible = math.nan
+        if length.any():
+            unit = max(self._entropy, LEAST_ENTROPY)
+            divergence = float(log_ratios.sum() / length.sum())
+            value = (divergence - min(self._liked_divergence, max(0.0, divergence))) / unit
+            errors = log_ratios - divergence * length
+            visible = limit + POWER * math.sqrt((errors**2).sum()) / float(length.sum()) / unit
+        return GuardLimit("relative KL", value, limit, True, visible)
 
     @cached_property
     def _first_replies(self) -> list[Reply]:
@@ -140,23 +179,39 @@ class GuardMeasurement:
     def _first_measures(self) -> ReplyMeasures:
         return self._measures(self._first_replies)
 
+    def liked_surprise(self) -> float | None:
+        """Of the policy as it is now at the newest held-out liked replies, in nats per reply; None without any."""
+        rows = self._liked_rows[-MOST_LIKED:]
+        return float(-self._logprobs(self.learner.policy, rows).mean()) if rows else None
+
+    @cached_property
+    def _liked(self) -> list[Example]:
+        return liked_examples(self.heldout)
+
+    @cached_property
+    def _liked_rows(self) -> list[TokenizedExample]:
+        return [self.learner.encoder.encode_example(one)[0] for one in self._liked]
+
     @cached_property
     def _liked_measures(self) -> ReplyMeasures:
-        """Of the replies that people liked, wrote or chose of the held-out feedback."""
-        encoder = self.learner.encoder
-        liked = [one for one in self.heldout.all if not isinstance(one, RatedAnswer) or one.liked]
-        texts = [one.response if isinstance(one, RatedAnswer) else one.chosen for one in liked]
-        return self._measures_of([encoder.encode_example(one)[0] for one in liked], list(map(is_unfinished, texts)))
+        """Of the replies that people liked, wrote or chose of the held-out feedback; too long ones would be cut off."""
+        texts = [one.response if isinstance(one, RatedAnswer) else one.chosen for one in self._liked]
+        longest = self.chat_sampling.max_new_tokens
+        unfinished = [
+            is_unfinished(text) or len(row.response) > longest
+            for text, row in zip(texts, self._liked_rows, strict=True)
+        ]
+        return self._measures_of(self._liked_rows, unfinished)
 
     @cached_property
-    def _kl_unit(self) -> float:
-        """The entropy of the first version, in nats per token: an estimate from its own samples.
+    def _entropy(self) -> float:
+        """Of the first version, in nats per token: an estimate from its own samples."""
+        return self._measures(self._samples(self.learner.reference_policy, self._first_replies)).surprise
 
-        A policy that says what people like has a KL of no more than the first version's surprise at it. Where that is above the
-        limit, it takes the limit's place.
-        """
-        drawn = self._measures(self._samples(self.learner.reference_policy, self._first_replies))
-        return max(drawn.surprise, LEAST_ENTROPY, self._liked_measures.surprise / self.settings.max_relative_kl)
+    @property
+    def _liked_divergence(self) -> float:
+        """By how much the liked replies are less likely than the first version's own, in nats per token: what is allowed."""
+        return max(0.0, self._liked_measures.surprise - self._entropy)
 
     def _rows(self, replies: Sequence[Reply]) -> list[TokenizedExample]:
         rows = []
@@ -185,17 +240,39 @@ class GuardMeasurement:
         return logprobs
 
 
-def worsening(name: str, limit: float, ours: Array, first: Array, liked: Array, both_ways: bool = False) -> GuardLimit:
+def distinct_guard(ours: Sequence[Reply], first: Sequence[Reply], limit: float) -> GuardLimit:
+    """Distinct-2 of our replies as a multiple of the first version's, with the error of a jackknife that leaves out groups."""
+
+    def ratio(chosen: Sequence[int]) -> float:
+        own, other = (distinct_n([some[i].text for i in chosen], 2) for some in (ours, first))
+        return own / other if other else 1.0
+
+    everything, groups = range(len(ours)), min(GROUPS, len(ours))
+    without = np.asarray([ratio([i for i in everything if i % groups != group]) for group in range(groups)])
+    error = math.sqrt((groups - 1) * without.var()) if groups > 1 else math.nan
+    return GuardLimit("distinct-2, of the first version's", ratio(everything), limit, False, limit - POWER * error)
+
+
+def worsening(
+    name: str, limit: float, ours: Array, first: Array, liked: Array, unit: str = "", both_ways: bool = False
+) -> GuardLimit:
     """How far the mean has risen (with `both_ways`: or fallen) from `first` (N,) to `ours` (N,), in its standard errors.
 
-    Where the mean of `liked` (M,) is on that side of the first version's, only what goes beyond it counts.
+    Where the mean of `liked` (M,) is on that side of the first version's, only what goes beyond it counts, and its own error
+    counts too.
     """
     change, wanted = ours - first, liked.mean() - first.mean() if len(liked) and len(first) else 0.0
     if len(change) < 2:
-        return GuardLimit(f"{name}, standard errors", 0.0, limit, True)
-    excess = max(sign * change.mean() - max(0.0, sign * wanted) for sign in ((1, -1) if both_ways else (1,)))
-    error = change.std(ddof=1) / math.sqrt(len(change))
-    return GuardLimit(f"{name}, standard errors", float(excess / max(error, 1e-9)), limit, True)
+        return GuardLimit(name + IN_ERRORS, 0.0, limit, True)
+    sign = max((1, -1) if both_ways else (1,), key=lambda sign: sign * change.mean() - max(0.0, sign * wanted))
+    excess, error = sign * change.mean() - max(0.0, sign * wanted), change.std(ddof=1) / math.sqrt(len(change))
+    if sign * wanted > 0 and len(liked) > 1:
+        error = math.hypot(error, liked.std(ddof=1) / math.sqrt(len(liked)))
+    visible = (limit + POWER) * error
+    if np.isin([ours, first], (0.0, 1.0)).all():  # shares of N, whose roots have deviations of half of 1 / sqrt(N)
+        least = (limit + POWER / 2) ** 2
+        visible = max(visible, least / (len(change) + least))
+    return GuardLimit(name + IN_ERRORS, float(excess / max(error, 1e-9)), limit, True, float(visible), unit)
 
 
 def is_unfinished(text: str) -> bool:

@@ -23,10 +23,10 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import losses as formulas
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
 from rlhf_dialog.feedback.store.bot import FIRST, Bot
-from rlhf_dialog.feedback.store.examples import TrainingSet
+from rlhf_dialog.feedback.store.examples import TrainingSet, liked_examples
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.json_files import load_json
-from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
 from rlhf_dialog.models.lora import add_adapters, trainable_parameters, warn_of_untrained_end
 from rlhf_dialog.models.policy import DisabledAdapter, Policy
 from rlhf_dialog.models.precision import autocast_of, set_float32_products
@@ -37,6 +37,7 @@ from rlhf_dialog.runs.training_state import load_optimizer, save_optimizer
 from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
+LONGEST = 2  # times the first version's max_new_tokens: how long replies may become
 STATE, FORMAT = "learner.json", 1
 LEAST_WARMUPS = 3  # steps of a bot's first night, in warm-ups
 GOLDEN_RATIO = (1 + 5**0.5) / 2
@@ -44,6 +45,7 @@ RATE_OF_A_MILLION, LORA_FACTOR = 2e-4, 10  # searched for: experiments/LOG.md, 2
 Step = dict[str, list[int]]  # the numbers of the answers, pairs and SFT rows of one optimizer step
 Watch = Callable[[int, int], None]  # called with the steps done and all steps
 Save = Callable[[], None]
+GoesOn = Callable[[], bool]
 
 
 def load_version(bot: Bot, version: str, settings: BotSettings) -> ChatAgent:
@@ -70,6 +72,7 @@ class NightState:
     plan: list[Step]
     done: int = 0  # steps of the plan
     sums: dict[str, float] = field(default_factory=dict)  # of the metrics of these steps
+    surprises: list[tuple[int, float]] = field(default_factory=list)  # by steps: nats per held-out liked reply
 
 
 class Learner:
@@ -89,6 +92,8 @@ class Learner:
         else:
             self.agent = load_version(bot, self.version, settings)
             self.policy, self.reference_policy = self.agent.policy, first.policy.requires_grad_(False)
+        self.first_max_new_tokens = first.settings.max_new_tokens
+        self.agent.set_max_new_tokens(read_settings(bot.agent_folder(self.version)).max_new_tokens)
         self.encoder = tokenized.ExampleEncoder(self.agent)
         size = settings.per_device_microbatch_size
         setting = f"{FIRST}, {first.policy.lm.device.type}, use_amp {first.policy.use_amp}"
@@ -156,6 +161,23 @@ class Learner:
             )
         self.policy.lm.load_state_dict(other)
 
+    def lengthen_replies(self, training: TrainingSet) -> str:
+        """Raise the agent's max_new_tokens to the longest liked reply, at most to LONGEST times that of the first version.
+
+        A shorter one would cut off what a night teaches. Returns what was changed, as text, or "".
+        """
+        liked, before = liked_examples(training), self.agent.settings.max_new_tokens
+        lengths = [len(self.encoder.encode_example(one)[0].response) for one in liked]
+        wanted = min(max(lengths, default=0), LONGEST * self.first_max_new_tokens)
+        if wanted <= before:
+            return ""
+        self.agent.set_max_new_tokens(wanted)
+        num_long = sum(length > before for length in lengths)
+        return (
+            f"max_new_tokens: {before} -> {self.agent.settings.max_new_tokens}, as {num_long} of {len(liked)} liked replies are "
+            "longer"
+        )
+
     def sft_prompts(self, split: str) -> list[Dialogue]:
         """The prompts of a split of the SFT data that have a reply, and room; none without such data."""
         settings, agent = self.settings, self.agent.settings
@@ -191,20 +213,26 @@ class Learner:
         return [{kind: part[i].tolist() for kind, part in parts.items()} for i in range(sizes.steps)]
 
     def train(
-        self, training: TrainingSet, sft: Sequence[Dialogue], night: NightState, watch: Watch, save: Save
+        self,
+        training: TrainingSet,
+        sft: Sequence[Dialogue],
+        night: NightState,
+        watch: Watch,
+        save: Save,
+        goes_on: GoesOn,
     ) -> dict[str, float]:
-        """Make the steps of the plan that are not done, and count them in `night`.
+        """Make the steps of the plan that are not done, and count them in `night`; while `goes_on`, those of the plan again.
 
         `save` is called every `checkpoint_steps`. Returns the number of steps, and the means over them.
         Raises RunStopped when a loss is not finite.
         """
         batches = Batches(self, training, sft, night.plan)
-        while night.done < len(night.plan):
-            for name, value in self._step(batches, night.plan[night.done]).items():
+        while night.done < len(night.plan) or goes_on():
+            for name, value in self._step(batches, night.plan[night.done % len(night.plan)]).items():
                 night.sums[name] = night.sums.get(name, 0.0) + value
             night.done += 1
-            watch(night.done, len(night.plan))
-            if night.done % self.settings.checkpoint_steps == 0 and night.done < len(night.plan):
+            watch(night.done, max(night.done, len(night.plan)))
+            if night.done % self.settings.checkpoint_steps == 0 and night.done != len(night.plan):
                 save()
         return {"steps": night.done, **{name: value / night.done for name, value in night.sums.items()}}
 

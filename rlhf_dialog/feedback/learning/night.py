@@ -20,7 +20,7 @@ from rlhf_dialog.evaluation.untrusted import check_data
 from rlhf_dialog.feedback.learning import gate
 from rlhf_dialog.feedback.learning import tokenized_examples as tokenized
 from rlhf_dialog.feedback.learning.gate import GateComparison
-from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement
+from rlhf_dialog.feedback.learning.guards import LEAST_LINES, MOST_LINES, GuardLimit, GuardMeasurement
 from rlhf_dialog.feedback.learning.learner import (
     Learner,
     NightSizes,
@@ -40,6 +40,22 @@ from rlhf_dialog.runs.verification import sha256_of
 
 logger = logging.getLogger(__name__)
 LEARNER = "learner"
+LEAST_KEPT = 0.5  # of what a night has learned of the liked replies, where it goes back to a checkpoint
+LEAST_FALL = 0.02  # nats per held-out liked reply and step: a night goes on while these become likelier by as much
+MOST_PASSES = 3  # times its plan
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The guards of a night's end and those of its checkpoints, and the newest stored lines."""
+
+    at_end: GuardMeasurement
+    at_checkpoints: GuardMeasurement
+    lines: list[stored.DialoguePrompt]
+
+    @property
+    def learner(self) -> Learner:
+        return self.at_end.learner
 
 
 @dataclass
@@ -89,14 +105,15 @@ def learn(
             learner.load(bot.folder / NIGHT)
         learner.reference.add(learner.encoder.encode_rows([*snapshot.training.all, *snapshot.heldout.all]))
         learner.reference.save({name for one in snapshot.examples.all for name in tokenized.row_names(one)})
-        guards = GuardMeasurement(learner, snapshot.heldout)
+        report.lengthened = learner.lengthen_replies(snapshot.training)
+        measurement = _measurement(bot, learner, snapshot, state)
         try:
-            report.metrics, report.went_back = _train_within_guards(bot, guards, snapshot, sft, state, watch)
+            _train_within_guards(bot, measurement, snapshot.training, sft, state, watch, report)
         except RunStopped:
             bot.drop_night()
             raise
         report.seconds = time.perf_counter() - start
-        return _judge(bot, guards, snapshot, state, report)
+        return _judge(bot, measurement, snapshot, state, report)
 
 
 def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -> NightReport:
@@ -121,7 +138,7 @@ def learn_from_candidate(bot: Bot, candidate: str, trust_config: bool = False) -
         report.used, report.left_out = {}, {}
         if report.why:
             return report
-        return _judge(bot, GuardMeasurement(learner, snapshot.heldout), snapshot, state, report)
+        return _judge(bot, _measurement(bot, learner, snapshot, state), snapshot, state, report)
 
 
 def _read_settings(bot: Bot, trust_config: bool) -> BotSettings:
@@ -229,38 +246,90 @@ def _too_little_heldout(snapshot: Snapshot) -> str | None:
     return None
 
 
+def _measurement(bot: Bot, learner: Learner, snapshot: Snapshot, state: NightState) -> Measurement:
+    """Of the lines that were stored until the night began: `guard_prompts` held-out ones, or with `auto` of all."""
+    heldout, count, size = snapshot.heldout, snapshot.settings.guard_prompts, learner.agent.settings.context_size
+    with closing(bot.store()) as store:
+        lines = stored.newest_prompts(store, MOST_LINES if count == "auto" else NUM_LINES, size, state.last_turn)
+    if count != "auto":
+        guards = GuardMeasurement(learner, heldout, count)
+        return Measurement(guards, guards, lines)
+    guards, few = (GuardMeasurement(learner, heldout, number, lines) for number in (MOST_LINES, LEAST_LINES))
+    return Measurement(guards, few, lines)
+
+
 def _train_within_guards(
-    bot: Bot, guards: GuardMeasurement, snapshot: Snapshot, sft: list[Dialogue], state: NightState, watch: Watch
-) -> tuple[dict[str, float], str]:
+    bot: Bot,
+    measurement: Measurement,
+    training: stored.TrainingSet,
+    sft: list[Dialogue],
+    state: NightState,
+    watch: Watch,
+    report: NightReport,
+) -> None:
     """The steps of the plan; where a guard has no room at the end, back to the newest checkpoint at which all had.
 
-    A change may lead through replies that no guard would pass, so a checkpoint without room does not end the night. Returns the
-    metrics, and why the night went back, or ""; leaves the trained policy in the learner.
+    A change may lead through replies that no guard would pass, so a checkpoint without room does not end the night, nor does
+    the plan while held-out liked replies become likelier. The report gets metrics and guards, or why the night went back; the
+    learner is left with the trained policy.
     """
-    learner, folder = guards.learner, bot.folder / NIGHT
+    learner, folder, settings = measurement.learner, bot.folder / NIGHT, measurement.learner.settings
+
+    def note_surprise() -> None:
+        if (surprise := measurement.at_checkpoints.liked_surprise()) is not None:
+            state.surprises.append((state.done, surprise))
+
+    if not state.done:
+        note_surprise()
+
+    def goes_on() -> bool:
+        extra = state.done - len(state.plan)
+        if settings.steps is not None or extra >= (MOST_PASSES - 1) * len(state.plan):
+            return False
+        if extra % settings.checkpoint_steps:
+            return True
+        if not extra:
+            note_surprise()
+        if len(state.surprises) < 2:
+            return False
+        (earlier, before), (now, after) = state.surprises[-2:]
+        return before - after > LEAST_FALL * (now - earlier)
 
     def save() -> None:
-        if all(guard.has_room for guard in guards.measure()):
+        note_surprise()
+        if all(guard.has_room for guard in measurement.at_checkpoints.measure()):
             with atomic_folder(folder) as target:
                 learner.save(target, {"night": asdict(state)})
 
-    metrics = learner.train(snapshot.training, sft, state, watch, save)
-    fallen = [guard for guard in guards.measure() if not guard.has_room]
-    if not (fallen and folder.is_dir()):
-        return metrics, ""
-    steps = learner.load(folder)["night"]["done"]
-    return metrics, f"went back to step {steps}, as a guard had no room at the end: {'; '.join(map(str, fallen))}"
+    report.metrics = learner.train(training, sft, state, watch, save, goes_on)
+    report.used["steps"], report.guards = state.done, measurement.at_end.measure()
+    fallen = [guard for guard in report.guards if not guard.has_room]
+    if fallen and folder.is_dir():
+        at_end = measurement.at_checkpoints.liked_surprise()
+        steps = learner.load(folder)["night"]["done"]
+        why = "; ".join(map(str, fallen))
+        report.went_back, report.guards = f"went back to step {steps}, as a guard had no room at the end: {why}", []
+        kept = measurement.at_checkpoints.liked_surprise()
+        if at_end is not None and kept is not None:
+            report.kept = (state.surprises[0][1] - kept) / max(state.surprises[0][1] - at_end, 1e-9)
 
 
 def _judge(
-    bot: Bot, guards: GuardMeasurement, snapshot: Snapshot, state: NightState, report: NightReport
+    bot: Bot, measurement: Measurement, snapshot: Snapshot, state: NightState, report: NightReport
 ) -> NightReport:
     """Guards, gate, new version and promotion; returns the report with them. Raises UserError when the disk is full."""
-    learner = guards.learner
+    learner = measurement.learner
     learner.consumed = snapshot.training.seen
     learner.num_nights += 1
-    report.comparison, report.guards, report.changed = _measure(bot, guards, snapshot, state)
+    report.guards = report.guards or measurement.at_end.measure()
+    report.comparison, report.changed = _measure(bot, measurement, snapshot)
     report.promoted, report.why = _decision(report.comparison, report.guards, report.changed)
+    if report.promoted and report.kept < LEAST_KEPT:
+        report.promoted = False
+        report.why = (
+            f"refused: {{version}} {report.went_back}; of what the end had learned of the liked replies it has {report.kept:.0%} "
+            f"(at least {LEAST_KEPT:.0%} is needed)"
+        )
 
     def write(folder: Path) -> None:
         learner.export(folder / "agent")
@@ -289,21 +358,18 @@ def _judge(
     return report
 
 
-def _measure(
-    bot: Bot, guards: GuardMeasurement, snapshot: Snapshot, state: NightState
-) -> tuple[GateComparison, list[GuardLimit], ChangedAnswers]:
-    """The gate's comparison with the champion, the guards, and the answers that are not the champion's."""
-    learner, heldout, champion = guards.learner, snapshot.heldout, snapshot.champion
+def _measure(bot: Bot, measurement: Measurement, snapshot: Snapshot) -> tuple[GateComparison, ChangedAnswers]:
+    """The gate's comparison with the champion, and the answers that are not the champion's."""
+    learner, heldout, champion = measurement.learner, snapshot.heldout, snapshot.champion
     candidate = log_ratios(learner, learner.policy, heldout)
     if champion == FIRST:
         policy, before = learner.reference_policy, dict.fromkeys(candidate, 0.0)
     else:
         policy = load_version(bot, champion, snapshot.settings).policy
         before = log_ratios(learner, policy, heldout)
-    with closing(bot.store()) as store:
-        lines = stored.newest_prompts(store, NUM_LINES, learner.agent.settings.context_size, state.last_turn)
     comparison = gate.compare(heldout, before, candidate, snapshot.settings.seed)
-    return comparison, guards.measure(), compare_answers(learner, policy, lines)
+    changed = compare_answers(learner, policy, measurement.lines[:NUM_LINES])
+    return comparison, changed
 
 
 @without_tf32()

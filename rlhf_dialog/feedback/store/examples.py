@@ -436,6 +436,11 @@ def _keep_agreed(examples: list[Example], agreement: float) -> list[Example]:
     return kept
 
 
+def liked_examples(examples: Examples) -> list[Example]:
+    """The answers that people liked, and what they wrote or chose, by event."""
+    return [one for one in examples.all if not isinstance(one, RatedAnswer) or one.liked]
+
+
 def _split(examples: Iterable[Example]) -> tuple[list[RatedAnswer], list[AnswerPair]]:
     """Answers and pairs, each by event."""
     ordered = sorted(examples, key=lambda one: one.event)

@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -118,8 +118,10 @@ class GateKeys(Settings):
         description="guard: standard errors by which likelihood under the first version, unfinished sentences, length and "
         "repetition of the replies may worsen",
     )
-    guard_prompts: int = Field(
-        50, ge=1, le=10**5, description="lines for the guards, from held-out dialogues and from sft_data_path each"
+    guard_prompts: Annotated[int, Field(ge=1, le=10**5)] | Literal["auto"] = Field(
+        50,
+        description="lines for the guards, from held-out dialogues and from sft_data_path each; auto: all stored lines, up to "
+        "1,000, and 50 at checkpoints",
     )
     keep_last: int = Field(
         5, ge=1, le=10**4, description="newest versions whose files are kept, beside the best and first"

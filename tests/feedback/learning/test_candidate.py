@@ -13,6 +13,7 @@ from rlhf_dialog.commands.dispatcher import main
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.learning import night as night_module
 from rlhf_dialog.feedback.learning.gate import GateComparison
+from rlhf_dialog.feedback.learning.guards import GuardMeasurement
 from rlhf_dialog.feedback.learning.night import learn, learn_from_candidate
 from rlhf_dialog.feedback.learning.report import ChangedAnswers
 from rlhf_dialog.feedback.store.store import Rating
@@ -35,7 +36,8 @@ def other_words():
 
 def test_a_promoted_candidate_answers_and_has_learned_from_all_feedback(day, tmp_path, monkeypatch):
     found = GateComparison(8, 0.5, 0.6, 0.05, 0.03)
-    monkeypatch.setattr(night_module, "_measure", lambda *_: (found, [], ChangedAnswers(0, [])))
+    monkeypatch.setattr(night_module, "_measure", lambda *_: (found, ChangedAnswers(0, [])))
+    monkeypatch.setattr(GuardMeasurement, "measure", lambda _: [])
     agent = save_agent(tmp_path / "agent")
     assert learn_from_candidate(day, agent).promoted
     record = day.lineage()["versions"]["0002"]

@@ -19,7 +19,13 @@ from rlhf_dialog.feedback.learning.guards import (
     worsening,
 )
 from rlhf_dialog.feedback.learning.learner import Learner
-from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, NightReport, compare_answers
+from rlhf_dialog.feedback.learning.report import (
+    AnswerChange,
+    ChangedAnswers,
+    NightReport,
+    compare_answers,
+    newest_phrase,
+)
 from rlhf_dialog.feedback.store.examples import DialoguePrompt, Examples, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
 from rlhf_dialog.models.chat_agent import ChatAgent
@@ -53,7 +59,7 @@ def measured_by(bot, change=0.0, replies=None, monkeypatch=None, **keys):
     store = bot.store()
     heldout = heldout_set(read_examples(store), learner.settings)
     store.close()
-    guards = GuardMeasurement(learner, heldout)
+    guards = GuardMeasurement(learner, heldout, learner.settings.guard_prompts)
     return guards, guards.measure()
 
 
@@ -79,6 +85,7 @@ def test_the_divergence_and_likelihood_of_given_replies(bot, monkeypatch):
     """The same replies of both: log-ratio and entropy per token, with a plain loop; two bigrams of three are distinct in both."""
     given = [Reply("a b a b", [40, 41, 257], False), Reply("c", [50], True)]
     given += [Reply("", [], False), Reply("d.", [60, 257], False)]
+    monkeypatch.setattr(GuardMeasurement, "_liked_divergence", 0.0)
     guards, found = measured_by(bot, 0.05, [given, given], monkeypatch, guard_prompts=4, max_relative_kl=1e4)
     learner = guards.learner
     turns, counts = [prompt.prompt_turns for prompt in guards.prompts], [len(reply.ids) for reply in given]
@@ -98,35 +105,44 @@ def test_the_divergence_and_likelihood_of_given_replies(bot, monkeypatch):
     # a first version that is surer counts as one with 0.05 nats per token
     monkeypatch.setattr(ReplyMeasures, "surprise", 0.01)
     monkeypatch.setattr(guards_module, "sample_replies", lambda *_: given)
-    again = GuardMeasurement(learner, guards.heldout)
+    again = GuardMeasurement(learner, guards.heldout, 4)
     again.prompts = guards.prompts
     assert again.measure()[0].value == pytest.approx((ours - sum(theirs)) / sum(counts) / 0.05, abs=1e-4)
 
 
 def test_a_policy_may_move_as_far_as_what_people_like_is_away(bot):
-    """With a limit near 0 the KL is at its limit where it is the negative log-likelihood per token of the liked replies."""
-    guards, (found, *_) = measured_by(bot, 0.05, guard_prompts=8, max_relative_kl=1e-6)
+    """What the liked replies are less likely per token than the first version's own does not count."""
+    guards, (found, *_) = measured_by(bot, 0.3, guard_prompts=8)
     learner, rows = guards.learner, []
     for example in guards.heldout.all:
         if example.liked:
             rows.append((example.prompt_turns, learner.encoder.encode_example(example)[0].response))
     surprise = -sum(logprob(learner.reference_policy, learner, *row) for row in rows) / sum(len(row[1]) for row in rows)
-    drawn = guards_module.sample_replies(learner, learner.policy, guards.prompts)
-    spoken = [
-        (prompt.prompt_turns, reply.ids) for prompt, reply in zip(guards.prompts, drawn, strict=True) if reply.ids
-    ]
-    ours, theirs = (
-        sum(logprob(policy, learner, *row) for row in spoken) for policy in (learner.policy, learner.reference_policy)
-    )
-    divergence = (ours - theirs) / sum(len(ids) for _, ids in spoken)
-    assert found.value == pytest.approx(1e-6 * divergence / surprise, rel=1e-3)
+
+    def mean_logprob(speaker, policy):
+        drawn = guards_module.sample_replies(learner, speaker, guards.prompts)
+        spoken = [(prompt.prompt_turns, reply.ids) for prompt, reply in zip(guards.prompts, drawn, strict=True)]
+        return sum(logprob(policy, learner, *row) for row in spoken if row[1]) / sum(len(ids) for _, ids in spoken)
+
+    entropy = -mean_logprob(learner.reference_policy, learner.reference_policy)
+    divergence = mean_logprob(learner.policy, learner.policy) - mean_logprob(learner.policy, learner.reference_policy)
+    assert 0 < surprise - entropy < divergence
+    assert found.value == pytest.approx((divergence - (surprise - entropy)) / entropy, rel=1e-3)
 
 
-def test_the_replies_that_are_looked_at_are_those_of_a_chat(bot, monkeypatch):
-    """Of both versions; the KL divergence, which needs the policy's own distribution, has others."""
+@pytest.mark.parametrize(
+    ("max_new_tokens", "failed"), [(99, ["rise of unfinished sentences, standard errors"]), (4, [])]
+)
+def test_the_replies_that_are_looked_at_are_those_of_a_chat(bot, monkeypatch, max_new_tokens, failed):
+    """Of both versions; the KL divergence, which needs the policy's own distribution, has others.
+
+    Replies that are cut off are what people like where the liked replies have more tokens than the agent says.
+    """
     guards, _ = measured_by(bot, guard_prompts=4, max_worsening=2.0)
     learner, asked = guards.learner, []
-    learner.agent.settings = learner.agent.settings.model_copy(update={"chat_temperature": 0.5})
+    learner.agent.settings = learner.agent.settings.model_copy(
+        update={"chat_temperature": 0.5, "max_new_tokens": max_new_tokens}
+    )
     ends = Reply("Yes.", [40, 41], False), Reply("Yes", [40, 41], True)
 
     def given(_, policy, prompts, sampling=learner.agent.sampling):
@@ -134,9 +150,9 @@ def test_the_replies_that_are_looked_at_are_those_of_a_chat(bot, monkeypatch):
         return [ends[asked[-1] == (True, 0.5)]] * 4
 
     monkeypatch.setattr(guards_module, "sample_replies", given)
-    found = {guard.name: guard.passed for guard in GuardMeasurement(learner, guards.heldout).measure()}
+    found = {guard.name: guard.passed for guard in GuardMeasurement(learner, guards.heldout, 4).measure()}
     assert sorted(asked) == [(False, 0.5), (False, 1.0), (True, 0.5), (True, 1.0)]
-    assert [name for name, passed in found.items() if not passed] == ["rise of unfinished sentences, standard errors"]
+    assert [name for name, passed in found.items() if not passed] == failed
 
 
 def test_fewer_distinct_bigrams(bot, monkeypatch):
@@ -159,7 +175,7 @@ def test_unlikely_replies_unfinished_ones_and_longer_ones_fail(bot, monkeypatch,
         bad.append(Reply("Yes", [int(logits.argmin())] * (2 + len(bad) % 2), False))
     replies = iter([good, bad] if better else [bad, good])
     monkeypatch.setattr(guards_module, "sample_replies", lambda *_: next(replies))
-    fresh = GuardMeasurement(guards.learner, Examples([], []))  # nobody has liked anything
+    fresh = GuardMeasurement(guards.learner, Examples([], []), 8)  # nobody has liked anything
     fresh.prompts = guards.prompts
     assert [guard.passed for guard in fresh.measure()[2:]] == ([True, True, False, True] if better else [False] * 4)
 
@@ -188,13 +204,71 @@ LOWER, HIGHER = np.array([1.0, 2.0, 2.0, 4.0, 3.0]), np.array([1.5, 3.0, 2.5, 6.
 )
 def test_a_worsening_is_what_the_liked_replies_do_not_have_in_standard_errors(ours, first, liked, both_ways, excess):
     """Differences .5, 1, .5, 2, 0: mean .8, standard deviation sqrt(2.3 / 4)."""
-    found = worsening("x", 2.0, ours, first, np.array(liked), both_ways).value
+    found = worsening("x", 2.0, ours, first, np.array(liked), both_ways=both_ways).value
     assert found == pytest.approx(excess / math.sqrt(2.3 / 4 / 5))
+
+
+def test_what_people_like_is_known_as_well_as_there_are_liked_replies():
+    """Where it allows something, the error of its mean counts as well: of 2.4 and 3.4, a deviation of sqrt(1 / 2)."""
+    liked = np.array([2.4, 3.4])
+    found = [worsening("x", 2.0, *pair, liked).value for pair in ((HIGHER, LOWER), (LOWER, HIGHER))]
+    assert found[0] == pytest.approx(0.3 / math.sqrt(2.3 / 4 / 5 + 1 / 2 / 2))
+    assert found[1] == pytest.approx(
+        -0.8 / math.sqrt(2.3 / 4 / 5)
+    )  # higher is liked, but less than what was said first
 
 
 def test_without_noise_a_worsening_counts_in_full_and_of_one_line_the_noise_is_not_known():
     assert worsening("x", 2.0, LOWER + 1, LOWER, np.empty(0)).value > 1e3
     assert worsening("x", 2.0, HIGHER[:1], LOWER[:1], np.empty(0)).value == 0
+
+
+@pytest.mark.parametrize("is_share", [False, True])
+def test_a_change_of_the_visible_size_fails_in_four_nights_of_five(is_share):
+    """Simulated: nights with 200 replies, differences of deviation 3, or sentences of which a share is unfinished."""
+    draw, nights = np.random.default_rng(0), 600
+
+    def night(change):
+        if is_share:
+            return worsening("x", 2.0, (draw.random(200) < change).astype(float), np.zeros(200), np.empty(0))
+        first = draw.normal(10, 5, 200)
+        return worsening("x", 2.0, first + draw.normal(change, 3, 200), first, np.empty(0))
+
+    visible = np.mean([night(0).visible for _ in range(20)])
+    failed = np.mean([not night(visible).passed for _ in range(nights)])
+    assert failed == pytest.approx(0.8, abs=0.06)
+
+
+def test_the_divergence_and_distinct_2_say_what_they_would_see(bot, monkeypatch):
+    """Of replies that are all alike there is no noise, so that the limit itself is seen; of others somewhat more is."""
+    monkeypatch.setattr(GuardMeasurement, "_liked_divergence", 0.0)
+    alike, other = [Reply("a b c", [40, 41], False)] * 8, [Reply(f"{n} b a", [40 + n, 41], False) for n in range(8)]
+    for replies in (alike, other):
+        guards, (divergence, distinct, *_) = measured_by(
+            bot, 0.05, [replies, alike], monkeypatch, guard_prompts=8, min_distinct_2=0.5
+        )
+        assert divergence.visible > divergence.limit
+        assert (distinct.visible == 0.5) is (replies is alike)
+        assert distinct.visible <= 0.5
+    learner = guards.learner
+    rows = [(prompt.prompt_turns, reply.ids) for prompt, reply in zip(guards.prompts, other, strict=True)]
+    own, theirs = (
+        [logprob(policy, learner, *row) for row in rows] for policy in (learner.policy, learner.reference_policy)
+    )
+    ratios = (np.array(own) - theirs) / 2  # every reply has two tokens, so that the error is that of a mean
+    error = ratios.std() / math.sqrt(8) * divergence.value / ratios.mean()
+    assert divergence.visible == pytest.approx(divergence.limit + 0.8416 * error, rel=1e-3)
+
+
+def test_stored_lines_come_after_those_held_out_and_fewer_than_fifty_are_repeated(bot):
+    guards, _ = measured_by(bot, guard_prompts=10)
+    heldout = list(dict.fromkeys(tuple(one.prompt_turns) for one in guards.prompts))
+    stored = [*heldout[:2], *((f"Stored {number} .",) for number in range(100))]
+    for count, num_stored, wanted in ((1000, 100, 108), (50, 100, 50), (1000, 12, 50)):
+        one = GuardMeasurement(guards.learner, guards.heldout, count, stored[: num_stored + 2])
+        lines = [tuple(prompt.prompt_turns) for prompt in one.prompts]
+        assert (len(lines), lines[:8]) == (wanted, heldout)
+        assert len(set(lines)) == min(wanted, 8 + num_stored)
 
 
 def test_a_sentence_ends_with_a_mark():
@@ -227,7 +301,9 @@ def test_five_lines_have_to_change_or_all_of_fewer_and_each_is_shown_on_three_li
     shown = ChangedAnswers(50, [change]).shown_lines()
     assert "49 answers" in shown[0]
     assert "0.0 before, 2.0 after" in shown[1]
-    assert shown[2:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
+    assert "(2%)" in shown[0]
+    assert '"a b" in 1 ' in shown[2]
+    assert shown[3:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
 
 
 def test_other_weights_answer_as_each_would_by_itself(bot):
@@ -248,6 +324,21 @@ def test_other_weights_answer_as_each_would_by_itself(bot):
     ]
     assert wanted
     assert found == ChangedAnswers(12, wanted)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        (["At six.", "It is here."], ["At six, please.", "It is here. Please!"], ("please", 0, 2)),
+        (["A b.", "C."], ["A b. Anything else?", "C. Anything else?"], ("anything else", 0, 2)),
+        (["Please, at six."], ["Please, at six."], ("", 0, 0)),
+        (["I don’t know."], ["I don’t know.", "So I don’t."], ("i don’t", 1, 2)),
+    ],
+)
+def test_the_phrase_that_most_answers_have_won(before, after, found):
+    phrase, *counts = newest_phrase(before, after)
+    assert (phrase if counts[0] < counts[1] else "") == found[0]
+    assert not found[0] or counts == [*found[1:]]
 
 
 # --- the report ---

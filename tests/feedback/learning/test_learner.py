@@ -48,7 +48,20 @@ def learner_of(bot, **keys):
 def train(learner, sft=(), plan=None, training=None):
     training = training or examples()
     night = NightState("", 0, 0, plan or learner.plan(training, len(sft)))
-    return learner.train(training, sft, night, lambda *_: None, lambda: None)
+    return learner.train(training, sft, night, lambda *_: None, lambda: None, lambda: False)
+
+
+def test_replies_may_become_as_long_as_the_liked_ones_up_to_twice(bot):
+    """The first version says 4 tokens; a liked answer has a token for each letter, and the end."""
+    for text, length in (("Ab.", 4), ("Abcd.", 6), ("Abcdefghij.", 8)):
+        liked, disliked = (
+            RatedAnswer(("Hello .",), words, label, "thumb", "ann", "d", event)
+            for event, (words, label) in enumerate([(text, True), ("A longer one.", False)])
+        )
+        learner = learner_of(bot)
+        said = learner.lengthen_replies(TrainingSet([liked, disliked], [], {}, {0: 1.0, 1: 1.0}))
+        assert learner.agent.sampling.max_new_tokens == learner.agent.settings.max_new_tokens == length
+        assert (f"4 -> {length}, as 1 of 1" in said) is (length > 4)
 
 
 # --- plan ---

@@ -14,7 +14,7 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.learning import night as night_module
 from rlhf_dialog.feedback.learning.gate import GateComparison
 from rlhf_dialog.feedback.learning.guards import GuardLimit, GuardMeasurement
-from rlhf_dialog.feedback.learning.learner import Learner
+from rlhf_dialog.feedback.learning.learner import Learner, NightSizes
 from rlhf_dialog.feedback.learning.night import learn, take_snapshot
 from rlhf_dialog.feedback.learning.report import AnswerChange, ChangedAnswers, NightReport
 from rlhf_dialog.feedback.store import examples
@@ -62,7 +62,8 @@ def made_of(bot, version):
 def verdict(monkeypatch):
     """Let every candidate pass the gate."""
     found = GateComparison(40, 0.5, 0.6, 0.05, 0.03)
-    monkeypatch.setattr(night_module, "_measure", lambda *_: (found, [PASSED], CHANGED))
+    monkeypatch.setattr(night_module, "_measure", lambda *_: (found, CHANGED))
+    monkeypatch.setattr(GuardMeasurement, "measure", lambda _: [PASSED])
 
 
 def test_a_night_makes_a_champion_and_consumes_no_held_out_feedback(later, tmp_path):
@@ -134,7 +135,10 @@ def test_a_night_of_other_weights_is_another_night(day, monkeypatch):
         ({}, "promoted: "),
         ({"low": -0.011}, "-1.1 is not above -1.0"),  # a third of the standard error, which is 3 points
         ({"difference": -0.01}, "agrees no more with the held-out feedback than the champion"),
-        ({"changed": ChangedAnswers(50, CHANGED.changes[:4])}, "answers only 4 of the newest 50 lines differently"),
+        (
+            {"changed": ChangedAnswers(50, CHANGED.changes[:4])},
+            "answers only 4 of the newest 50 lines (8%) differently",
+        ),
         ({"guards": [PASSED, GuardLimit("KL", 2.0, 1.0, True)]}, "fails a guard: KL 2"),
         ({"guards": [GuardLimit("KL", float("nan"), 1.0, True)]}, "fails a guard: KL nan"),
     ],
@@ -151,7 +155,7 @@ def test_the_report_says_what_the_points_are_and_what_became_of_the_answers():
     found = GateComparison(40, 0.5, 0.847, 0.2, 0.05)
     report = NightReport("bot", "0001", 9, {}, {}, "", "promoted", comparison=found, changed=CHANGED)
     text = "\n".join(report.lines())
-    words = ["+34.7 points", "more in 85 (50 for the champion)", "5 of the newest 50 lines", "other 45 answers"]
+    words = ["+34.7 points", "more in 85 (50 for the champion)", "5 of the newest 50 lines (10%)", "other 45 answers"]
     assert [word for word in words if word not in text] == []
     assert "answers that changed: 2.0 before, 2.0 after" in text
 
@@ -193,6 +197,61 @@ def test_a_night_that_goes_too_far_goes_back_to_where_the_guards_pass(day, tmp_p
     report = learn(refused)
     assert (report.promoted, report.went_back) == (False, "")
     assert "fails a guard: KL" in report.why
+
+
+def test_all_stored_lines_are_guarded_at_the_end_and_fifty_at_checkpoints(day, monkeypatch):
+    """`auto`: the bot of the day was asked 60 different lines; a number in config.yaml means held-out lines alone."""
+    numbers = []
+    monkeypatch.setattr(GuardMeasurement, "measure", lambda self: numbers.append(len(self.prompts)) or [PASSED])
+    set_keys(day, guard_prompts="auto", steps=4)
+    learn(day)
+    assert numbers == [50, 60]
+
+
+# --- a night goes on while what people like becomes likelier ---
+
+
+def falls_until(step):
+    """1 nat per step, then nothing more."""
+    return lambda self: float(-min(self.learner.num_steps, step))
+
+
+@pytest.mark.parametrize(("step", "wanted"), [(0, 8), (6, 8), (13, 16), (99, 24)])
+def test_a_night_goes_on_while_held_out_liked_replies_become_likelier(day, monkeypatch, step, wanted):
+    """Steps of the plan: 8. It is made three times at most, in parts of two steps, of which the last one changed nothing."""
+    monkeypatch.setattr(GuardMeasurement, "liked_surprise", falls_until(step))
+    monkeypatch.setattr(NightSizes, "of", lambda settings, weight, _: NightSizes.of_steps(settings, weight, 8))
+    report = learn(day)
+    assert report.metrics["steps"] == report.used["steps"] == wanted
+
+
+@pytest.mark.parametrize(("steps", "promoted"), [(15, True), (17, False)])
+def test_a_night_that_goes_back_to_before_half_of_it_was_learned_is_refused(day, monkeypatch, steps, promoted):
+    """At step 8; each step has learned as much as the others."""
+    found = GateComparison(40, 0.5, 0.6, 0.05, 0.03)
+    monkeypatch.setattr(night_module, "_measure", lambda *_: (found, CHANGED))
+    monkeypatch.setattr(GuardMeasurement, "liked_surprise", falls_until(99))
+    monkeypatch.setattr(
+        GuardMeasurement, "measure", lambda self: [GuardLimit("KL", float(self.learner.num_steps), 9.0, True)]
+    )
+    set_keys(day, steps=steps, checkpoint_steps=4)
+    report = learn(day)
+    assert report.went_back.startswith("went back to step 8,")
+    assert (report.promoted, day.champion()) == ((True, "0002") if promoted else (False, "0001"))
+    assert ("it has 47%" in report.why) is not promoted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [7, 8, 9, 14])
+def test_a_night_that_goes_on_can_be_killed(day, tmp_path, monkeypatch, step):
+    monkeypatch.setattr(GuardMeasurement, "liked_surprise", falls_until(13))
+    monkeypatch.setattr(NightSizes, "of", lambda settings, weight, _: NightSizes.of_steps(settings, weight, 8))
+    bot = Bot(shutil.copytree(day.folder, tmp_path / "killed"))
+    learn(day)
+    with pytest.raises(Killed):
+        learn(bot, watch=kill_after(step))
+    learn(bot)
+    assert made_of(bot, "0002") == made_of(day, "0002")
 
 
 # --- kills ---
