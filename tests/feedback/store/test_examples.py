@@ -201,6 +201,10 @@ def test_the_prompts_of_two_branches_are_those_that_were_seen(store, continued):
     prompts = [one.turns for one in newest_prompts(store, 9, 9)]
     assert prompts[-1] == ("Is it far ?",)  # once: that of the copied turn is no prompt of the bot
     assert len(prompts) == 4
+    alone = store.begin("p", "api")
+    store.add_turn(alone, 0, "user", "Never asked ?", is_copy=True)
+    store.add_turn(alone, 1, "agent", "A", is_copy=True)
+    assert [one.turns for one in newest_prompts(store, 9, 9)] == prompts
 
 
 def test_examples_have_the_system_message_and_the_user_of_their_dialogue(store):

@@ -270,3 +270,4 @@ def test_two_programs_at_once_add_the_tables_once(old, monkeypatch):
         stores = [threads.submit(Store, old) for _ in range(2)]
     assert {one.result().bot for one in stores} == {"feedfeedfeedfeedfeedfeedfeedfeed"}
     assert [dump(path)[0] for path in (old, old.with_name("old.version-1.sqlite"))] == [2, 1]
+    assert not old.with_name("old.version-2.sqlite").exists()
