@@ -236,7 +236,10 @@ def test_an_answer_stays_chosen_over_one_of_two_others(store):
 
 def test_of_two_ratings_of_an_answer_the_newer_counts(store):
     talk(store, *ASKED)
-    older, newer = rating("a1", chat=chat(ASKED)), rating("a1", -1, chat=chat(ASKED), id="second", updated_at=1795877900)
+    older, newer = (
+        rating("a1", chat=chat(ASKED)),
+        rating("a1", -1, chat=chat(ASKED), id="second", updated_at=1795877900),
+    )
     assert lay(store, newer, older).events == 2  # an export begins with the newest
     assert [event[2] for event in counting(store)] == [-1]
     assert lay(store, newer, older).num_known == 2
