@@ -6,7 +6,7 @@
 # make dailydialog  DATA=PATH WORK=DIR SIZE=short: training, judges and the table of results on DailyDialog, of which PATH is
 #                   the folder; a few hours on two cores, and the same command goes on where it was stopped. SIZE=pretrained:
 #                   the same task on SmolLM2-135M, or on the chat model in the folder MODEL=PATH
-# make open-webui   after make quickstart: its bot behind Open WebUI, which chromium uses as a person would (2 GB; 10 minutes)
+# make open-webui   after make quickstart: its bot behind Open WebUI, which chromium uses as a person would (3 GB; 10 minutes)
 # make test         install with the test tools, then the default tests: about two minutes
 # make test-all     every test that needs no GPU: also the slow ones, those of several processes and of DeepSpeed, of experiments/
 #                   and benchmarks/, and after make quickstart those of its run

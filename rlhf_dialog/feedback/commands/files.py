@@ -3,18 +3,24 @@
 import json
 import logging
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.commands.options import option
+from rlhf_dialog.commands.terminal_state import terminal_person
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.bot import BotOptions
+from rlhf_dialog.feedback.door.callers import Callers
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import read_examples
 from rlhf_dialog.feedback.store.formats import native, trl
+from rlhf_dialog.feedback.store.formats.open_webui import IsSender
 from rlhf_dialog.feedback.store.formats.record import ImportResult
 from rlhf_dialog.feedback.store.imports import KNOWN, import_file
+from rlhf_dialog.feedback.store.people import People
+from rlhf_dialog.feedback.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +69,21 @@ class ImportOptions(BotOptions):
 
 def run_import(options: ImportOptions) -> None:
     """Read the file, and add what is new."""
-    with closing(Bot(options.run).store()) as store:
+    bot = Bot(options.run)
+    with closing(bot.store()) as store:
         ignored = tuple(name for name in options.ignore.split(",") if name)
-        added = import_file(store, options.file, options.name, ignored)
+        added = import_file(store, options.file, options.name, ignored, sender_check(bot, store))
     log_import(str(options.file), added)
+
+
+def sender_check(bot: Bot, store: Store) -> IsSender:
+    """Whether a user of Open WebUI may be who has a dialogue; keys and the terminal's id are read when the first rating asks."""
+
+    @cache
+    def callers() -> Callers:
+        return Callers(People.load(bot.folder), store, terminal_person())
+
+    return lambda *who: callers().may_be(*who)
 
 
 def log_import(source: str, added: ImportResult) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from rlhf_dialog.commands.options import option
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.bot import BotOptions
-from rlhf_dialog.feedback.commands.files import log_import
+from rlhf_dialog.feedback.commands.files import log_import, sender_check
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.formats.open_webui import is_export, lay_ratings
 from rlhf_dialog.http_client import Client, RequestFailed, address_parts, authorization
@@ -49,7 +49,7 @@ def run_pull(options: PullOptions) -> None:
         remedy = REMEDIES.get(error.status or 0, "check the address, and that Open WebUI is running")
         raise UserError(f"--open_webui: {address} {error}; {remedy}") from None
     with closing(bot.store()) as store:
-        log_import(address, lay_ratings(store, rows, lambda *_: True, address))
+        log_import(address, lay_ratings(store, rows, sender_check(bot, store), address))
 
 
 def _read(body: bytes) -> list[dict[str, Any]]:

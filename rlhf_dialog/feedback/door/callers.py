@@ -64,6 +64,22 @@ class Callers:
             return Caller(f"{person.person} {named}", None, "gateway")
         return Caller(UNKNOWN, self._hash(person.person, named), "gateway")
 
+    def may_be(self, user: str, person: str, shared_by: str | None) -> bool:
+        """Whether a dialogue with the stored hashes `person` and `shared_by` may be that of a gateway's user of this name.
+
+        One of another user may not; those of a person with a key of their own tell nothing of users.
+        """
+        people = [one for one, _ in self._people.list()]
+        gateways = [one.person for one in people if one.role == "gateway"]
+        if not gateways:
+            return True
+        owners = [self._owner] if self._owner else []
+        if shared_by is not None:
+            return shared_by in {self._hash(one, user) for one in (*owners, *gateways)}
+        alone = [*owners, UNKNOWN, *(one.person for one in people if one.role != "gateway")]
+        named = [f"{one} {user}" for one in gateways]
+        return person in map(self._store.hash_person, (*alone, *named))
+
     def _hash(self, person: str, named: str | None) -> str | None:
         return None if named is None else self._store.hash_outside(f"user of {person} {named}")
 

@@ -1,11 +1,14 @@
 """`rlhf-dialog feedback pull`: what is asked of Open WebUI, what is stored, and how each failure ends."""
 
 import json
+from contextlib import closing
 
 import pytest
 
 from rlhf_dialog.feedback.commands.feedback import main
+from rlhf_dialog.feedback.door.callers import Callers
 from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.people import People
 from rlhf_dialog.feedback.store.store import TurnOrigin
 from tests.parts.bots import pretended_agent, rows
 from tests.parts.open_webui import ASKED, chat, rating
@@ -20,6 +23,7 @@ PULLED = "SELECT kind, turn, value FROM feedback ORDER BY id"
 def bot(tmp_path, monkeypatch):
     """A bot with one answer that Open WebUI asked for."""
     monkeypatch.setenv("WEBUI_TOKEN", "sk-secret")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     bot = Bot.create(tmp_path / "bot", str(pretended_agent(tmp_path / "model")))
     store = bot.store()
     dialogue = store.begin("somebody", "api", chat=store.hash_outside("chat"))
@@ -69,6 +73,23 @@ def test_a_path_before_open_webui_is_kept(bot):
     with answering([]) as server:
         assert pull(bot, address(server, "/chat/")) == 0
     assert server.paths == [f"/chat{EXPORT}"]
+
+
+@pytest.mark.parametrize(("rater", "count"), [("ann", 1), ("ben", 0)])
+def test_a_user_of_a_gateway_rates_what_the_gateway_asked_for_them(bot, capsys, rater, count):
+    key = People.load(bot.folder).invite("Open WebUI", "gateway")
+    with closing(bot.store()) as store:
+        headers = {"Authorization": f"Bearer {key}", "X-OpenWebUI-User-Id": "ann"}
+        caller = Callers(People.load(bot.folder), store, None).find(headers)
+        dialogue = store.begin(caller.person, "api", user=caller.user)
+        store.add_turn(dialogue, 0, "user", "Hi")
+        message, origin = store.hash_outside("of ann"), TurnOrigin(version="0001")
+        store.add_turn(dialogue, 1, "agent", "Hello .", origin, answer="1" * 32, message=message)
+    talk = chat([("user", "hi", "Hi"), ("assistant", "of ann", "Hello .")], user=rater)
+    with answering([rating("of ann", chat=talk)]) as server:
+        assert pull(bot, address(server)) == 0
+    assert len(rows(bot, PULLED)) == count
+    assert ("another person" in capsys.readouterr().err) == (count == 0)
 
 
 REFUSALS = {  # what the server does -> words of the message

@@ -67,3 +67,23 @@ def test_only_a_gateway_names_users(people, store):
     ann, ben, third = (known.find(with_key(*one)) for one in ((gateway, ANN), (gateway, BEN), (other, ANN)))
     assert len({ann.person, ben.person, third.person, "unknown"}) == 4
     assert {one.user for one in (ann, ben, third)} == {None}
+
+
+def test_a_stored_dialogue_may_be_that_of_its_user_and_of_no_other(people, store):
+    def stored(caller):
+        return store.hash_person(caller.person), caller.user
+
+    before = Callers(people, store, "me")
+    owner, owners_ann = stored(before.find({})), stored(before.find(ANN))
+    assert all(before.may_be(name, *one) for name in ("ann", "ben") for one in (owner, owners_ann))
+    gateway, other, teacher = (
+        people.invite(name, role) for name, role in (("g", "gateway"), ("h", "gateway"), ("t", "teacher"))
+    )
+    unknown, known = Callers(people, store, "me"), Callers(people, store, "me", knows_users=True)
+    anns = [stored(one.find(with_key(key, ANN))) for one in (unknown, known) for key in (gateway, other)]
+    assert len(set(anns)) == 4
+    for callers in (unknown, known):  # however it is served now
+        assert all(callers.may_be("ann", *one) for one in (*anns, owner, owners_ann))
+        assert not any(callers.may_be("ben", *one) for one in (*anns, owners_ann))
+        assert callers.may_be("ben", *stored(callers.find(with_key(teacher))))  # a chat page with a key of one person
+        assert callers.may_be("ben", *stored(callers.find(with_key(gateway))))  # which named nobody
