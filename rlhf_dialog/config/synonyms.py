@@ -31,6 +31,7 @@ kl_rate: adap_kl_ctrl horizon kl_horizon
 kl_target: target target_kl
 log_interval: logging_steps
 loss_average: loss_agg_mode
+load_in_4bit: bnb_4bit_quant_type use_bnb_nested_quant
 lora_r: lora_rank
 lora_target_modules: target_modules
 lr: learning_rate actor_learning_rate
