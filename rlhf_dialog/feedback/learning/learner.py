@@ -169,14 +169,12 @@ class Learner:
         liked, before = liked_examples(training), self.agent.settings.max_new_tokens
         lengths = [len(self.encoder.encode_example(one)[0].response) for one in liked]
         wanted = min(max(lengths, default=0), LONGEST * self.first_max_new_tokens)
-        if wanted <= before:
+        if wanted > before:
+            self.agent.set_max_new_tokens(wanted)
+        now, num_long = self.agent.settings.max_new_tokens, sum(length > before for length in lengths)
+        if now == before:
             return ""
-        self.agent.set_max_new_tokens(wanted)
-        num_long = sum(length > before for length in lengths)
-        return (
-            f"max_new_tokens: {before} -> {self.agent.settings.max_new_tokens}, as {num_long} of {len(liked)} liked replies are "
-            "longer"
-        )
+        return f"max_new_tokens: {before} -> {now}, as {num_long} of {len(liked)} liked replies are longer"
 
     def sft_prompts(self, split: str) -> list[Dialogue]:
         """The prompts of a split of the SFT data that have a reply, and room; none without such data."""

@@ -242,7 +242,10 @@ def test_a_change_of_the_visible_size_fails_in_four_nights_of_five(is_share):
 def test_the_divergence_and_distinct_2_say_what_they_would_see(bot, monkeypatch):
     """Of replies that are all alike there is no noise, so that the limit itself is seen; of others somewhat more is."""
     monkeypatch.setattr(GuardMeasurement, "_liked_divergence", 0.0)
-    alike, other = [Reply("a b c", [40, 41], False)] * 8, [Reply(f"{n} b a", [40 + n, 41], False) for n in range(8)]
+    alike, other = (
+        [Reply("a b c", [40, 41], False)] * 8,
+        [Reply(f"{n} b a" if n % 2 else "a b", [40 + n, 41], False) for n in range(8)],
+    )
     for replies in (alike, other):
         guards, (divergence, distinct, *_) = measured_by(
             bot, 0.05, [replies, alike], monkeypatch, guard_prompts=8, min_distinct_2=0.5
@@ -263,7 +266,8 @@ def test_the_divergence_and_distinct_2_say_what_they_would_see(bot, monkeypatch)
 def test_stored_lines_come_after_those_held_out_and_fewer_than_fifty_are_repeated(bot):
     guards, _ = measured_by(bot, guard_prompts=10)
     heldout = list(dict.fromkeys(tuple(one.prompt_turns) for one in guards.prompts))
-    stored = [*heldout[:2], *((f"Stored {number} .",) for number in range(100))]
+    own = [*heldout[:2], *((f"Stored {number} .",) for number in range(100))]
+    stored = [DialoguePrompt(turns, None) for turns in own]
     for count, num_stored, wanted in ((1000, 100, 108), (50, 100, 50), (1000, 12, 50)):
         one = GuardMeasurement(guards.learner, guards.heldout, count, stored[: num_stored + 2])
         lines = [tuple(prompt.prompt_turns) for prompt in one.prompts]
@@ -396,7 +400,7 @@ def test_a_line_is_answered_after_the_system_message_of_its_dialogue(bot, monkey
         return encode(turns, system)
 
     monkeypatch.setattr(learner.agent.encoder, "encode_prompt", encoded)
-    guards = GuardMeasurement(learner, asked)
+    guards = GuardMeasurement(learner, asked, 4)
     assert [one.system for one in guards.prompts] == [None, "Be kind .", "Be brief .", None]
     guards.measure()
     assert {system for _, system in seen} == set(systems)

@@ -17,6 +17,7 @@ from rlhf_dialog.feedback.learning.tokenized_examples import TokenizedExample, c
 from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, TrainingSet, person_weights
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.loading import Form, load_causal_lm
+from rlhf_dialog.models.policy import num_positions
 from tests.parts.taught_bots import new_bot, set_keys
 
 TEXTS = ["Why ?", "No no no .", "Who is it ?", "I see the sea .", "How so ?"]
@@ -52,13 +53,14 @@ def train(learner, sft=(), plan=None, training=None):
 
 
 def test_replies_may_become_as_long_as_the_liked_ones_up_to_twice(bot):
-    """The first version says 4 tokens; a liked answer has a token for each letter, and the end."""
-    for text, length in (("Ab.", 4), ("Abcd.", 6), ("Abcdefghij.", 8)):
+    """The first version says 4 tokens; a liked answer has a token for each letter, the space before it and the end."""
+    for text, room, length in (("A.", 24, 4), ("Abc.", 24, 6), ("Abcdefghij.", 24, 8), ("Abcdefghij.", 4, 4)):
         liked, disliked = (
             RatedAnswer(("Hello .",), words, label, "thumb", "ann", "d", event)
             for event, (words, label) in enumerate([(text, True), ("A longer one.", False)])
         )
         learner = learner_of(bot)
+        learner.agent.encoder.max_prompt_length = num_positions(learner.policy.lm) - room
         said = learner.lengthen_replies(TrainingSet([liked, disliked], [], {}, {0: 1.0, 1: 1.0}))
         assert learner.agent.sampling.max_new_tokens == learner.agent.settings.max_new_tokens == length
         assert (f"4 -> {length}, as 1 of 1" in said) is (length > 4)
