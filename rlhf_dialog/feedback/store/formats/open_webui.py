@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.feedback.store.examples import turns_before
@@ -112,7 +112,7 @@ def _read_rating(row: Row, unread: Counter[str]) -> ChatRating | str:
     message = _read_message(messages, str(meta["message_id"]), unread)
     if isinstance(message, str):
         return message
-    parent = _dict(messages.get(_dict(messages.get(message.id)).get("parentId")))
+    parent = _dict(messages.get(str(_dict(messages.get(message.id)).get("parentId"))))
     children = parent.get("childrenIds") if data.get("sibling_model_ids") else None
     others = (
         [one for one in children if isinstance(one, str) and one != message.id] if isinstance(children, list) else []
@@ -128,13 +128,13 @@ def _read_rating(row: Row, unread: Counter[str]) -> ChatRating | str:
         value=value,
         text=storable(": ".join(filter(None, words))) or None,
         model=str(data.get("model_id") or meta.get("model_id")),
-        created=float(seconds),
+        created=float(seconds or 0),
     )
 
 
 def _read_message(messages: Row, name: str, unread: Counter[str]) -> ChatMessage | str:
     """An answer, with the texts that lead to it along the parents; or why nothing can be said of it."""
-    path, place = list[Row](), name
+    path, place = list[Row](), cast(Any, name)
     while place is not None:
         message = messages.get(place) if isinstance(place, str) else None
         if not isinstance(message, dict) or len(path) == len(messages):
