@@ -135,7 +135,9 @@ class GuardMeasurement:
             worsening(
                 "rise of unfinished sentences",
                 limit,
-                *(one.is_unfinished for one in (ours, theirs, liked)),
+                ours.is_unfinished,
+                theirs.is_unfinished,
+                liked.is_unfinished,
                 " of the replies",
             ),
             worsening(
