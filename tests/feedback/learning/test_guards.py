@@ -239,7 +239,10 @@ def test_a_change_of_the_visible_size_fails_in_four_nights_of_five(is_share):
 def test_the_divergence_and_distinct_2_say_what_they_would_see(bot, monkeypatch):
     """Of replies that are all alike there is no noise, so that the limit itself is seen; of others somewhat more is."""
     monkeypatch.setattr(GuardMeasurement, "_liked_divergence", 0.0)
-    alike, other = [Reply("a b c", [40, 41], False)] * 8, [Reply(f"{n} b a", [40 + n, 41], False) for n in range(8)]
+    alike, other = (
+        [Reply("a b c", [40, 41], False)] * 8,
+        [Reply(f"{max(0, n - 3)} b a", [40 + n, 41], False) for n in range(8)],
+    )
     for replies in (alike, other):
         guards, (divergence, distinct, *_) = measured_by(
             bot, 0.05, [replies, alike], monkeypatch, guard_prompts=8, min_distinct_2=0.5
