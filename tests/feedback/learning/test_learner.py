@@ -59,6 +59,10 @@ def test_replies_may_become_as_long_as_the_liked_ones_up_to_twice(bot):
             for event, (words, label) in enumerate([(text, True), ("A longer one.", False)])
         )
         learner = learner_of(bot)
+        assert (
+            learner.lengthen_replies(TrainingSet([liked], [], {}, {0: 1.0})) == ""
+        )  # prompts take the other positions
+        learner.agent.encoder.max_prompt_length = 100
         said = learner.lengthen_replies(TrainingSet([liked, disliked], [], {}, {0: 1.0, 1: 1.0}))
         assert learner.agent.sampling.max_new_tokens == learner.agent.settings.max_new_tokens == length
         assert (f"4 -> {length}, as 1 of 1" in said) is (length > 4)
