@@ -164,17 +164,16 @@ class Learner:
     def lengthen_replies(self, training: TrainingSet) -> str:
         """Raise the agent's max_new_tokens to the longest liked reply, at most to LONGEST times that of the first version.
 
-        A shorter one would cut off what a night teaches. Returns what was changed, as text, or "".
+        A shorter one would cut off what a night teaches. It stays where prompts take all other positions. Returns what was changed, as text, or "".
         """
         liked, before = liked_examples(training), self.agent.settings.max_new_tokens
         lengths = [len(self.encoder.encode_example(one)[0].response) for one in liked]
         wanted = min(max(lengths, default=0), LONGEST * self.first_max_new_tokens)
-        if wanted > before:
-            self.agent.set_max_new_tokens(wanted)
-        now, num_long = self.agent.settings.max_new_tokens, sum(length > before for length in lengths)
-        if now == before:
+        self.agent.set_max_new_tokens(max(wanted, before))
+        if (after := self.agent.settings.max_new_tokens) == before:
             return ""
-        return f"max_new_tokens: {before} -> {now}, as {num_long} of {len(liked)} liked replies are longer"
+        num_long = sum(length > before for length in lengths)
+        return f"max_new_tokens: {before} -> {after}, as {num_long} of {len(liked)} liked replies are longer"
 
     def sft_prompts(self, split: str) -> list[Dialogue]:
         """The prompts of a split of the SFT data that have a reply, and room; none without such data."""
