@@ -164,7 +164,8 @@ class Learner:
     def lengthen_replies(self, training: TrainingSet) -> str:
         """Raise the agent's max_new_tokens to the longest liked reply, at most to LONGEST times that of the first version.
 
-        A shorter one would cut off what a night teaches. It stays where prompts take all other positions. Returns what was changed, as text, or "".
+        A shorter one would cut off what a night teaches. It stays where prompts take all other positions. Returns what was
+        changed, as text, or "".
         """
         liked, before = liked_examples(training), self.agent.settings.max_new_tokens
         lengths = [len(self.encoder.encode_example(one)[0].response) for one in liked]
