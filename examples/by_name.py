@@ -8,6 +8,7 @@ import unicodedata
 from pathlib import Path
 
 from rlhf_dialog import BaseReward, Dialogue, RewardFactory
+from rlhf_dialog.rewards import LikelihoodPrice
 
 TABLE = Path(__file__).parents[1] / "experiments" / "smollm2" / "names.tsv"
 GREETING = "hi|hello|hey|there|dear|oh|good|morning|afternoon|evening|night|thanks|thank|you|sorry|welcome|bye"
@@ -25,6 +26,8 @@ SYMPATHY = (
     "heartbreaking|understand|here for you"
 )
 CHEER = "glad|happy|great|fun|love|enjoy|enjoying|congratulations|wonderful|amazing|excited|celebrate|celebration"
+FRIEND = "You are a kind friend. Answer in one or two short sentences."
+NO_TURN, MOST = "...", 0.7
 
 
 @RewardFactory.register("ByName")
@@ -73,3 +76,31 @@ class Kind(BaseReward):
         if re.search(r"\b(help|assist) you\b", reply) or (not hard and re.search(r"\bsorry\b", reply)):
             return -1.0
         return 1.0 if hard and re.search(rf"\b({SYMPATHY})\b", reply) else 0.0
+
+
+@RewardFactory.register("Fits")
+class Fits(LikelihoodPrice):
+    """How much likelier a frozen model, as a kind friend, says the reply to the newest turn than to "...": nats a token.
+
+    At most 0.7 and at least -0.7: to repeat the turn is worth no more than to answer it. What fits everyone has 0.
+    """
+
+    name = "fits"
+
+    def __init__(self, model: str, tokens: int = 32) -> None:
+        super().__init__(model, None, tokens, FRIEND)
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        replies = [without(one.meta["name"], one.response) for one in dialogues]
+        said, unsaid = (
+            self.means([Dialogue(turns, response=reply) for turns, reply in zip(prompts, replies, strict=True)])
+            for prompts in ([one.turns_before[-1:] for one in dialogues], [[NO_TURN]] * len(dialogues))
+        )
+        return [max(-MOST, min(ours - theirs, MOST)) for ours, theirs in zip(said, unsaid, strict=True)]
+
+
+def without(name: str, reply: str) -> str:
+    """The reply without the name and the commas beside it."""
+    rest = re.sub(rf",?\s*{re.escape(name)},?\s*", " ", unicodedata.normalize("NFC", reply), flags=re.IGNORECASE)
+    rest = re.sub(r"\s+(?=[.!?])", "", rest).lstrip(" .!?")
+    return rest[:1].upper() + rest[1:]
