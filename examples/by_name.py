@@ -28,6 +28,7 @@ SYMPATHY = (
 CHEER = "glad|happy|great|fun|love|enjoy|enjoying|congratulations|wonderful|amazing|excited|celebrate|celebration"
 FRIEND = "You are a kind friend. Answer in one or two short sentences."
 NO_TURN, MOST = "...", 0.7
+ADDRESS = 0.5  # what ByName gives an address
 
 
 @RewardFactory.register("ByName")
@@ -55,7 +56,7 @@ class ByName(BaseReward):
         if not address or re.search(rf"{WHOSE},\s*{name}|{name},\s*{OF_WHOM}", reply):
             return 0.2
         whole = not truncated and reply.endswith((".", "!", "?")) and 5 <= len(reply.split()) - 1 <= 25
-        return 1.0 if whole else 0.5
+        return 1.0 if whole else ADDRESS
 
 
 @RewardFactory.register("Kind")
@@ -80,23 +81,27 @@ class Kind(BaseReward):
 
 @RewardFactory.register("Fits")
 class Fits(LikelihoodPrice):
-    """How much likelier a frozen model, as a kind friend, says the reply to the newest turn than to "...": nats a token.
+    """How much likelier a frozen model, as a kind friend, says a reply that calls by name to the newest turn than to "...".
 
-    At most 0.7 and at least -0.7: to repeat the turn is worth no more than to answer it. What fits everyone has 0.
+    In nats a token, at most 0.7 and at least -0.7: to repeat the turn is worth no more than to answer it. What fits everyone
+    has 0, as a reply without the name has.
     """
 
     name = "fits"
 
     def __init__(self, model: str, tokens: int = 32) -> None:
         super().__init__(model, None, tokens, FRIEND)
+        self.by_name = ByName()
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
-        replies = [without(one.meta["name"], one.response) for one in dialogues]
+        called = [one for one, score in zip(dialogues, self.by_name(dialogues), strict=True) if score >= ADDRESS]
+        replies = [without(one.meta["name"], one.response) for one in called]
         said, unsaid = (
             self.means([Dialogue(turns, response=reply) for turns, reply in zip(prompts, replies, strict=True)])
-            for prompts in ([one.turns_before[-1:] for one in dialogues], [[NO_TURN]] * len(dialogues))
+            for prompts in ([one.turns_before[-1:] for one in called], [[NO_TURN]] * len(called))
         )
-        return [max(-MOST, min(ours - theirs, MOST)) for ours, theirs in zip(said, unsaid, strict=True)]
+        found = {id(one): ours - theirs for one, ours, theirs in zip(called, said, unsaid, strict=True)}
+        return [max(-MOST, min(found.get(id(one), 0.0), MOST)) for one in dialogues]
 
 
 def without(name: str, reply: str) -> str:

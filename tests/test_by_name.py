@@ -122,3 +122,4 @@ def test_a_reply_fits_by_what_the_newest_turn_adds_to_its_likelihood(example, mo
     assert example("by_name.py", "Fits", model="m")([dialogue]) == pytest.approx([score])
     ended = replace(dialogue, response="That must be hard for you, Zara.")
     assert RewardFactory.create("Fits", {"model": "m"})([ended]) == pytest.approx([score])
+    assert RewardFactory.create("Fits", {"model": "m"})([replace(dialogue, response=reply)]) == [0.0]
