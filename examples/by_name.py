@@ -8,6 +8,7 @@ import unicodedata
 from pathlib import Path
 
 from rlhf_dialog import BaseReward, Dialogue, RewardFactory
+from rlhf_dialog.rewards import LikelihoodPrice
 
 TABLE = Path(__file__).parents[1] / "experiments" / "smollm2" / "names.tsv"
 GREETING = "hi|hello|hey|there|dear|oh|good|morning|afternoon|evening|night|thanks|thank|you|sorry|welcome|bye"
@@ -25,6 +26,9 @@ SYMPATHY = (
     "heartbreaking|understand|here for you"
 )
 CHEER = "glad|happy|great|fun|love|enjoy|enjoying|congratulations|wonderful|amazing|excited|celebrate|celebration"
+FRIEND = "You are a kind friend. Answer in one or two short sentences."
+NO_TURN, MOST = "...", 0.7
+ADDRESS = 0.5  # what ByName gives an address
 
 
 @RewardFactory.register("ByName")
@@ -52,7 +56,7 @@ class ByName(BaseReward):
         if not address or re.search(rf"{WHOSE},\s*{name}|{name},\s*{OF_WHOM}", reply):
             return 0.2
         whole = not truncated and reply.endswith((".", "!", "?")) and 5 <= len(reply.split()) - 1 <= 25
-        return 1.0 if whole else 0.5
+        return 1.0 if whole else ADDRESS
 
 
 @RewardFactory.register("Kind")
@@ -73,3 +77,35 @@ class Kind(BaseReward):
         if re.search(r"\b(help|assist) you\b", reply) or (not hard and re.search(r"\bsorry\b", reply)):
             return -1.0
         return 1.0 if hard and re.search(rf"\b({SYMPATHY})\b", reply) else 0.0
+
+
+@RewardFactory.register("Fits")
+class Fits(LikelihoodPrice):
+    """How much likelier a frozen model, as a kind friend, says a reply that calls by name to the newest turn than to "...".
+
+    In nats a token, at most 0.7 and at least -0.7: to repeat the turn is worth no more than to answer it. What fits everyone
+    has 0, as a reply without the name has.
+    """
+
+    name = "fits"
+
+    def __init__(self, model: str, tokens: int = 32) -> None:
+        super().__init__(model, None, tokens, FRIEND)
+        self.by_name = ByName()
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        called = [one for one, score in zip(dialogues, self.by_name(dialogues), strict=True) if score >= ADDRESS]
+        replies = [without(one.meta["name"], one.response) for one in called]
+        said, unsaid = (
+            self.means([Dialogue(turns, response=reply) for turns, reply in zip(prompts, replies, strict=True)])
+            for prompts in ([one.turns_before[-1:] for one in called], [[NO_TURN]] * len(called))
+        )
+        found = {id(one): ours - theirs for one, ours, theirs in zip(called, said, unsaid, strict=True)}
+        return [max(-MOST, min(found.get(id(one), 0.0), MOST)) for one in dialogues]
+
+
+def without(name: str, reply: str) -> str:
+    """The reply without the name and the commas beside it."""
+    rest = re.sub(rf",?\s*{re.escape(name)},?\s*", " ", unicodedata.normalize("NFC", reply), flags=re.IGNORECASE)
+    rest = re.sub(r"\s+(?=[.!?])", "", rest).lstrip(" .!?")
+    return rest[:1].upper() + rest[1:]

@@ -1,14 +1,17 @@
 """The reward examples/by_name.py: a table of right and wrong replies to Zara, written before the reward."""
 
+from dataclasses import replace
+
 import pytest
-import yaml
 
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.rewards import LikelihoodPrice
 from tests.parts.processes import ROOT
 from tests.test_ask_back import example  # noqa: F401  the fixture
 
+NAMED = {"name": "Zara"}
 ONCE, ADDRESS, ALL = 0.2, 0.5, 1.0  # the name once; as an address; in a whole reply of 5 to 25 words besides
 
 
@@ -78,9 +81,8 @@ def test_names_are_compared_without_case_and_composed(example):  # noqa: F811
 def test_its_yaml_names_the_reward_and_holds_the_kl(example):  # noqa: F811
     config = load_config(ROOT / "configs" / "by_name.yaml", {})
     parts = {part["id"]: part.get("args") or {} for part in config.reward_class.args["parts"]}
-    assert set(parts) == {"ByName", "Kind", "RelevanceReward"}
-    relevance = yaml.safe_load((ROOT / "configs" / "relevance_chitchat.yaml").read_text())
-    assert parts["RelevanceReward"]["model"] == relevance["output"]
+    assert set(parts) == {"ByName", "Kind", "Fits", "CopyPrice"}
+    assert parts["Fits"]["model"] == config.model_path
     assert config.kl_rate > 0
     assert config.kl_target <= 0.3
 
@@ -103,3 +105,21 @@ def test_a_hard_line_gets_sympathy_and_no_other(example, reply, hard, score):  #
     dialogue = Dialogue(["Hi ."], response=reply, meta={"name": "Zara", "hard": hard})
     example("by_name.py", "ByName")
     assert RewardFactory.create("Kind", {})([dialogue]) == [score]
+
+
+@pytest.mark.parametrize(
+    ("said", "unsaid", "score"), [(-1.0, -1.5, 0.5), (-1.5, -1.25, -0.25), (-1.0, -3.0, 0.7), (-4.0, -1.0, -0.7)]
+)
+def test_a_reply_fits_by_what_the_newest_turn_adds_to_its_likelihood(example, monkeypatch, said, unsaid, score):  # noqa: F811
+    """The reply is read without the name, the turn without those before it."""
+    reply = "That must be hard for you."
+    table = {(("I was fired.",), reply): said, (("...",), reply): unsaid}
+    monkeypatch.setattr(LikelihoodPrice, "__init__", lambda *_: None)
+    monkeypatch.setattr(
+        LikelihoodPrice, "means", lambda _, dialogues: [table[(*one.prompt_turns,), one.response] for one in dialogues]
+    )
+    dialogue = Dialogue(["Hi .", "Hello .", "I was fired."], response="Zara, that must be hard for you.", meta=NAMED)
+    assert example("by_name.py", "Fits", model="m")([dialogue]) == pytest.approx([score])
+    ended = replace(dialogue, response="That must be hard for you, Zara.")
+    assert RewardFactory.create("Fits", {"model": "m"})([ended]) == pytest.approx([score])
+    assert RewardFactory.create("Fits", {"model": "m"})([replace(dialogue, response=reply)]) == [0.0]

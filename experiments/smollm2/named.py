@@ -22,7 +22,7 @@ from rlhf_dialog.errors import UserError
 NAMES = Path(__file__).with_name("names.tsv")  # name, language, tokens of SmolLM2 behind a space
 HARD = Path(__file__).with_name("hard_lines.txt")
 QUESTIONS = Path(__file__).with_name("questions.txt")
-COPIES = {HARD: 14, QUESTIONS: 14}  # of each line: one of seven training prompts is hard, one of fourteen is a question
+COPIES = {HARD: 28, QUESTIONS: 14}  # of each line: one of four training prompts is hard, one of sixteen is a question
 LINES = Path(__file__).with_name(
     "thirty_lines.jsonl"
 )  # sad, angry and factual lines for readers; no run trains on them

@@ -41,6 +41,7 @@ START, PEOPLE, AGENTS, SHIFTED = "start", "people's replies", "agents", "start, 
 BEST_OF = 4
 BIAS_PROMPTS = 64
 BIAS_TRAINING_PROMPTS = 10_000
+TEMPLATE_PROMPTS = 64
 # of which the differences to the agents are shown, if measured
 PAIRED = ("encoder_similarity", "encoder_margin", "follows_rule", "likelihood", "score")
 
@@ -250,7 +251,7 @@ class Table:
         from rlhf_dialog.evaluation.replies import Replies
 
         judges = measure.default_judges(self.scorer)
-        validation = self.some_prompts("validation", self.options.max_prompts)
+        validation = self.some_prompts("validation", TEMPLATE_PROMPTS)
 
         def said(text: str, prompts: list[Dialogue]) -> list[Dialogue]:
             return [prompt.with_reply(filled(text, prompt)) for prompt in prompts]
