@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rlhf_dialog.data.synthetic.exchanges import Exchange, exchange_splits
 from rlhf_dialog.data.synthetic.pairs import attends
-from rlhf_dialog.feedback.store.formats.native import FORMAT, VERSION
+from rlhf_dialog.feedback.store.formats.native import FORMAT
 from rlhf_dialog.feedback.store.store import HELDOUT, SAMPLES, is_heldout
 
 NUM_LINES = 100
@@ -47,7 +47,7 @@ def row(place: str, prompt: list[str], answer: str, liked: bool, held_out: bool)
     thumb = {"id": 1, "turn": last + 1, "kind": "thumb", "value": 1 if liked else -1, "text": None, "other": None}
     return {
         "format": FORMAT,
-        "format_version": VERSION,
+        "format_version": 1,
         "bot": "samples",
         "dialogue": {"id": name, "started": WRITTEN, "person": SAMPLES, "source": "samples", "heldout": held_out},
         "turns": turns,

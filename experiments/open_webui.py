@@ -35,7 +35,7 @@ SETTINGS = {
 HEADERS = {"0": {"headers": {"X-Message-Id": "{{MESSAGE_ID}}", "X-Task": "{{TASK}}"}}}
 NO_TASKS = {f"ENABLE_{task}_GENERATION": "false" for task in ("TITLE", "TAGS", "FOLLOW_UP")}
 BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
-FEEDBACK = [sys.executable, "-m", "rlhf_dialog.feedback"]
+FEEDBACK = [sys.executable, "-P", "-m", "rlhf_dialog.feedback"]
 WAIT = 120_000  # milliseconds that the page may take for one step
 GOOD, BAD, DETAILS = "Good Response", "Bad Response", "Feel free to add specific details"
 STORED = """SELECT kind, value, feedback.text, turns.text FROM feedback JOIN turns ON turns.id = feedback.turn

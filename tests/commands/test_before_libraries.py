@@ -52,6 +52,9 @@ BOTS = {
     "import": ["--run", NOWHERE, "x.jsonl"],
     "backup": ["--run", NOWHERE, "x.db"],
     "forget": ["--run", NOWHERE, "0123456789abcdef"],
+    "invite": ["--run", NOWHERE, "Ann"],
+    "revoke": ["--run", NOWHERE, "Ann"],
+    "pull": ["--run", NOWHERE, "--open_webui", "http://127.0.0.1:1", "--token_env", "HOME"],
 }
 RUN = f"model_path: {NOWHERE}\nenv: {{args: {{data_path: {NOWHERE}}}}}\nreward_class: {{id: LengthMatch}}\n"
 

@@ -261,7 +261,8 @@ OTHERS = {  # the first is above; tests/models/test_network.py has what the seco
     *("feedback learn", "feedback serve"),
     # these open no folder of a stranger
     *("audit", "benchmark", "doctor", "schema", "train-policy", "train-relevance-model", "write-dialogues"),
-    *(f"feedback {name}" for name in ("backup", "export", "forget", "import", "rollback", "status")),
+    *(f"feedback {name}" for name in ("backup", "export", "forget", "import", "invite", "people")),
+    *(f"feedback {name}" for name in ("pull", "revoke", "rollback", "status")),
 }
 CONTROLS = {
     "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2 --trust_config",

@@ -102,7 +102,7 @@ TABLE = [
     *((rows(KTO, KTO | {"prompt": value}), ["line 2", "wanted"]) for value in (7, [{"role": "user"}], [ASK | {"content": 7}])),
     (rows(DPO, DPO | {"rejected": "b"}), ["line 2", "same"]),
     (rows(DPO, {"chosen": [ASK, YES], "rejected": [ASK | {"content": "Far ?"}, YES]}), ["line 2", "'chosen'", "'rejected'"]),
-    (line(None, "format_version", 2), ["line 1", "format version 2", "update"]),
+    (line(None, "format_version", 3), ["line 1", "format version 3", "update"]),
     (line(None, "colour", 1), ["line 1", "'colour'"]),
     (line("turns", "colour", 1), ["line 1", "'colour'"]),
     *((line(place, key, value), ["line 1", "damaged"]) for place, key, value in [

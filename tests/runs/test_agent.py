@@ -95,7 +95,7 @@ def test_a_function_as_the_reward_learns_as_a_class_does_and_a_changed_one_refus
     named, source = {"__name__": "mine"}, tmp_path / "mine.py"
     source.write_text("def vowels(dialogues):\n    return [0.0 for dialogue in dialogues]\n", encoding="utf-8")
     exec(compile(source.read_text(encoding="utf-8"), source, "exec"), named)
-    with pytest.raises(UserError, match=r"code of the reward .*vowels.*--allow_changed_reward"):
+    with pytest.raises(UserError, match=r"code of the reward.*vowels.*--allow_changed_reward"):
         PPOAgent.from_config(without, reward=named["vowels"], resume=True, max_iterations=3).train()
     assert PPOAgent(Config(**keys | {"max_iterations": 3}), resume=True, reward=vowels).train()["iteration"] == 3
 
@@ -120,7 +120,7 @@ def test_a_function_that_the_yaml_names_learns_as_a_class_does_and_a_changed_fil
     assert metrics["eval/judge_vowels"] == metrics["eval/score"]
     file.write_text(text.replace("SCALE = 10", "SCALE = 11"), encoding="utf-8")
     more = {"resume": True, "max_iterations": metrics["iteration"] + 1}
-    with pytest.raises(UserError, match=r"code of the reward .*vowel_rewards\.py.*--allow_changed_reward"):
+    with pytest.raises(UserError, match=r"code of the reward.*vowel_rewards\.py.*--allow_changed_reward"):
         PPOAgent.from_config(keys, **more).train()
     PPOAgent.from_config(keys | {"allow_changed_reward": True}, **more).train()
     assert "goes on with the changed one" in caplog.text

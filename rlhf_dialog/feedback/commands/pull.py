@@ -41,8 +41,8 @@ def run_pull(options: PullOptions) -> None:
     address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     if parts.query or parts.fragment:
         raise UserError(f"--open_webui: must end before the ? or #; give {address}")
-    client = Client(parts, authorization(options.token_env, "--token_env"), SECONDS, MAX_ANSWER)
     bot = Bot(options.run)
+    client = Client(parts, authorization(options.token_env, "--token_env"), SECONDS, MAX_ANSWER)
     try:
         rows = _read(client.ask("GET", f"{parts.path.rstrip('/')}{EXPORT}"))
     except RequestFailed as error:
