@@ -10,7 +10,7 @@ from rlhf_dialog.errors import UserError, nearest
 
 SUBCOMMANDS = {  # name: module with the function `run_NAME`, what the subcommand does
     "init": ("bot", "make a bot folder that begins with an agent"),
-    "serve": ("serve", "let people talk to a bot and rate it in a browser"),
+    "serve": ("serve", "let people talk to a bot and rate it, in a browser or by an API"),
     "status": ("bot", "show the versions of a bot, and what people said of them"),
     "learn": ("bot", "make a new version from the feedback, and promote it if it passes"),
     "rollback": ("bot", "go back to an earlier champion"),
