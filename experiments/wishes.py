@@ -98,7 +98,9 @@ def main(argv: list[str] | None = None) -> int:
                 rows.append(measure(folder, wish, seed, keys, options))
                 replace_json(folder / "measured.json", rows[-1])
                 print(row_text(wish, options.kind, seed, rows[-1]), flush=True)
-            changes = np.concatenate([np.subtract(one["after"]["fits"], one["before"]["fits"], dtype=float) for one in rows])
+            changes = np.concatenate(
+                [np.subtract(one["after"]["fits"], one["before"]["fits"], dtype=float) for one in rows]
+            )
             shares = [100 * np.mean(one["after"]["has"]) for one in rows]
             print(
                 f"{wish}, {options.kind}: has it {np.mean(shares):.1f} %, fits {100 * changes.mean():+.2f} points\n",
