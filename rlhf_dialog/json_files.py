@@ -31,6 +31,14 @@ def check_shape(tree: Any, shape: Any) -> None:
     TypeAdapter(shape).validate_python(tree, strict=True)
 
 
+def refuse_newer(place: Path, version: int, known: int, kind: str = "format") -> None:
+    """Raises UserError for what a newer program has written."""
+    if version > known:
+        raise UserError(
+            f"{place}: has {kind} version {version}, but this program knows versions up to {known}; update rlhf-dialog"
+        )
+
+
 def load_json(path: Path | Traversable, shape: Any = None, encoding: str = "utf-8") -> Any:
     """The JSON of a file, see `parse_json`. Raises OSError or ValueError: for readers that have a message for all their files."""
     if isinstance(path, Path) and path.exists() and not path.is_file():  # a pipe would wait for a writer

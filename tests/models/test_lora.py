@@ -9,7 +9,6 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.loading import load_causal_lm, load_models
 from rlhf_dialog.models.lora import (
@@ -27,13 +26,11 @@ from rlhf_dialog.models.weights import load_module
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.training_state import load_weights, save_training
-from rlhf_dialog.training.trainer import PPOTrainer
+from tests.parts.adapters import ALPHA, R, build, config_of, disturb
 from tests.parts.saved_models import CPU, EPISODES, MASK, PROMPT, RESPONSE, save
 from tests.parts.tiny import byte_tokenizer, gpt2, llama
 from tests.parts.token_batches import critic_values
-from tests.parts.trainers import PROMPTS, Places, parameters, settings
-
-R, ALPHA = 4, 6.0
+from tests.parts.trainers import parameters, settings
 
 
 @pytest.fixture(scope="module")
@@ -44,27 +41,6 @@ def paths(tmp_path_factory):
         "llama": save(root / "llama", llama(initializer_range=0.3)),
         "other": save(root / "other", gpt2(5, initializer_range=0.3)),
     }
-
-
-def config_of(path, **keys):
-    return settings(**{"model_path": path, "use_lora": True, "lora_r": R, "lora_alpha": ALPHA, **keys})
-
-
-def disturb(module, seed=0):
-    """Adapters that change something, and a head that does."""
-    torch.manual_seed(seed)
-    for name, parameter in trainable_parameters(module).items():
-        if "lora_B" in name or "value_head" in name:
-            torch.nn.init.normal_(parameter, std=0.3)
-
-
-def build(path, **keys):
-    """A trainer as PPOAgent builds it."""
-    config = config_of(path, **keys)
-    models = load_models(config, CPU)
-    models.policy.lm.generation_config.eos_token_id = list(range(160, 240))
-    torch.manual_seed(config.seed)
-    return PPOTrainer(config, models, PROMPTS, Places(), VecInfo())
 
 
 def modules_of(trainer):

@@ -16,19 +16,17 @@ from transformers import AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.loading import load_causal_lm, load_models
 from rlhf_dialog.models.lora import add_adapters, merged_state, trainable_parameters
 from rlhf_dialog.models.saved_agent import save_agent, state_to_save
 from rlhf_dialog.runs.identity import model_fingerprint
-from rlhf_dialog.training.trainer import PPOTrainer
+from tests.parts import adapters
+from tests.parts.adapters import ALPHA, R, disturb
 from tests.parts.saved_models import CPU, RESPONSE, save
 from tests.parts.tiny import gpt2, llama
-from tests.parts.trainers import PROMPTS, Places, settings
 
 bitsandbytes = pytest.importorskip("bitsandbytes")
-R, ALPHA = 4, 6.0
 # wide enough for what bitsandbytes does on a CPU with AVX512-BF16
 KINDS = {"gpt2": partial(gpt2, n_embd=64), "llama": partial(llama, hidden_size=64, intermediate_size=128)}
 
@@ -39,25 +37,8 @@ def paths(tmp_path_factory):
     return {kind: save(root / kind, new(initializer_range=0.3)) for kind, new in KINDS.items()}
 
 
-def config_of(path, **keys):
-    return settings(
-        **{"model_path": path, "use_lora": True, "load_in_4bit": True, "lora_r": R, "lora_alpha": ALPHA, **keys}
-    )
-
-
-def disturb(module, seed=0):
-    torch.manual_seed(seed)
-    for name, parameter in trainable_parameters(module).items():
-        if "lora_B" in name or "value_head" in name:
-            torch.nn.init.normal_(parameter, std=0.3)
-
-
-def build(path, **keys):
-    config = config_of(path, **keys)
-    models = load_models(config, CPU)
-    models.policy.lm.generation_config.eos_token_id = list(range(160, 240))
-    torch.manual_seed(config.seed)
-    return PPOTrainer(config, models, PROMPTS, Places(), VecInfo())
+config_of = partial(adapters.config_of, load_in_4bit=True)
+build = partial(adapters.build, load_in_4bit=True)
 
 
 def in_4bit_by_hand(path):

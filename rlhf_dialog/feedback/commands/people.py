@@ -13,6 +13,7 @@ from rlhf_dialog.feedback.store.people import ROLES, People
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
+RATINGS = "SELECT person, count(*) AS number FROM feedback WHERE kind != 'withdrawn' GROUP BY person"
 
 
 class InviteOptions(BotOptions):
@@ -74,6 +75,3 @@ def run_people(options: BotOptions) -> None:
     if not console.is_terminal:
         console.width = 140
     console.print(table)
-
-
-RATINGS = "SELECT person, count(*) AS number FROM feedback WHERE kind != 'withdrawn' GROUP BY person"

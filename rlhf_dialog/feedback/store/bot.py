@@ -34,7 +34,7 @@ from rlhf_dialog.feedback.store import schema
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.found_files import agent_folder, check_files
-from rlhf_dialog.json_files import damage_as_user_error, load_json
+from rlhf_dialog.json_files import damage_as_user_error, load_json, refuse_newer
 from rlhf_dialog.runs.lock import lock_folder, open_lock
 
 logger = logging.getLogger(__name__)
@@ -330,11 +330,7 @@ class Bot:
         path = self.folder / "lineage.json"
         with damage_as_user_error(f"{path}: is damaged (", "); put a backup in its place"):
             tree = load_json(path)
-            if tree["format_version"] > FORMAT:
-                raise UserError(
-                    f"{path}: has format version {tree['format_version']}, but this program knows versions up to {FORMAT}; "
-                    "update rlhf-dialog"
-                )
+            refuse_newer(path, tree["format_version"], FORMAT)
             is_whole = isinstance(tree["bot"], str) and FIRST in tree["versions"]
             are_named = all(re.fullmatch(r"\d{4,}", name) for name in tree["versions"])
             kinds = [(one[key], kind) for one in tree["versions"].values() for key, kind in RECORD.items()]

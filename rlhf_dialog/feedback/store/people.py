@@ -19,7 +19,7 @@ from typing import Any
 
 from rlhf_dialog.atomic_files import atomic_file, disk_errors_as_user_errors, write_json
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.json_files import damage_as_user_error, load_json
+from rlhf_dialog.json_files import damage_as_user_error, load_json, refuse_newer
 from rlhf_dialog.runs.lock import open_lock
 
 PEOPLE_FILE, FORMAT = "people.json", 1
@@ -182,11 +182,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     with damage_as_user_error(f"{path}: is damaged (", "); put a backup in its place"):
         tree = load_json(path)
-        if tree["format_version"] > FORMAT:
-            raise UserError(
-                f"{path}: has format version {tree['format_version']}, but this program knows versions up to {FORMAT}; update "
-                "rlhf-dialog"
-            )
+        refuse_newer(path, tree["format_version"], FORMAT)
         people: dict[str, dict[str, Any]] = tree["people"]
         for record in people.values():
             lists = record["keys"], record.get("codes", [])

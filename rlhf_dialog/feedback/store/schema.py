@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlhf_dialog.atomic_files import atomic_file
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.json_files import refuse_newer
 
 logger = logging.getLogger(__name__)
 SCHEMA_VERSION = 2
@@ -154,11 +155,7 @@ def prepare(path: Path) -> dict[str, str]:
     with explain_errors(path), closing(connect(path)) as connection:
         connection.execute("BEGIN")  # another process may add the tables of today
         version = _read_version(connection)
-        if version > SCHEMA_VERSION:
-            raise UserError(
-                f"{path}: has schema version {version}, but this program knows versions up to {SCHEMA_VERSION}; "
-                "update rlhf-dialog"
-            )
+        refuse_newer(path, version, SCHEMA_VERSION, "schema")
         _check_parts(connection, path, version)
         connection.execute("ROLLBACK")
         connection.execute("PRAGMA journal_mode=WAL")
