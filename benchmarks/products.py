@@ -43,7 +43,7 @@ def shapes_of(trainer: PPOTrainer) -> Counter[Shape]:
         add(alive if written else 0, alive)
     is_trained = any(p.requires_grad for name, p in policy.lm.named_parameters() if "lora" not in name)
     passes = 1 + trainer.config.ppo_epoch * (3 if is_trained else 2)
-    for _, part in rollout.tokens.microbatches(trainer.config.microbatch_size):
+    for _, part in rollout.tokens.microbatches(trainer.update.microbatch_size):
         prompts, responses = part.prompt_mask.sum(dim=1), part.response_mask.sum(dim=1)
         behind = int((responses - 1).sum())
         add(int(prompts[first_of_each(part)].sum()) + behind, int(responses.sum()), passes)

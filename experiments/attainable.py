@@ -117,7 +117,7 @@ def load_start(config: "Config", options: AttainableOptions) -> "tuple[ChatAgent
     data = config.env.args
     if config.environment:
         raise UserError(f"--config {options.config}: its prompts come from an environment; name a run with a data set")
-    settle_separator(config)
+    config = settle_separator(config)
     every = PromptRules.from_keys(config).load(str(data.data_path), options.split)
     settings, trusted = settings_of(config), config.trust_remote_code
     agent = ChatAgent.load(config.model_path, data.tokenizer_path, options.device, settings, trusted)

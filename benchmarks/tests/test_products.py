@@ -24,7 +24,8 @@ def trainer_of(lm, epochs=2):
         rollout=SimpleNamespace(tokens=tokens),
         models=SimpleNamespace(policy=SimpleNamespace(lm=lm)),
         responder=SimpleNamespace(limits=GenerationLimits(prompts_at_once=1)),
-        config=SimpleNamespace(ppo_epoch=epochs, microbatch_size=2),
+        config=SimpleNamespace(ppo_epoch=epochs),
+        update=SimpleNamespace(microbatch_size=2),
     )
 
 

@@ -101,8 +101,8 @@ class Table:
     """The prompts, the judges, and one model at a time beside the start."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.config = plan, load_config(plan.config, {"model_path": plan.start})
-        settle_separator(self.config)
+        self.plan = plan
+        self.config = settle_separator(load_config(plan.config, {"model_path": plan.start}))
         self.prompts = whole_dialogues(self.some_prompts(plan.split), plan.prompts, plan.seed)
         self.folder = Path(plan.folder)
         self.loaded: tuple[str, ChatAgent] | None = None

@@ -134,7 +134,7 @@ class Table:
         from rlhf_dialog.evaluation.measure import dialogue_numbers
         from rlhf_dialog.models.chat_agent import settle_separator
 
-        settle_separator(self.config)
+        self.config = settle_separator(self.config)
         options = self.options
         split = "train" if options.prompts else options.split  # a file is the train split
         self.prompts = self.some_prompts(split, options.max_prompts, options.prompts)

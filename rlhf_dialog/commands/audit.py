@@ -121,7 +121,7 @@ def run(options: AuditOptions) -> int:
     options = options.on_device()
     config = read_config(options)
     keys, data_path = config.config, options.data_path or config.data_path()
-    settle_separator(keys, needs_model=False)
+    keys = settle_separator(keys, needs_model=False)
     rules = PromptRules.from_keys(keys, **read_columns(options.columns))
     validation = rules.load(data_path, "validation")
     prompts = pick_prompts(validation, options.max_prompts, options.seed)

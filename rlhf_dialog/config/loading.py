@@ -121,9 +121,12 @@ def load_settings(
     return _validate(schema, raw, str(path or "arguments"), [])
 
 
-def replace_keys(settings: S, values: dict[str, Any]) -> S:
-    """The settings with new `values`, checked like a file; defaults that depend on them are recomputed. Raises UserError."""
-    replaced = _validate(type(settings), settings.model_dump(exclude_unset=True) | values, "arguments", [])
+def replace_keys(settings: S, values: dict[str, Any], source: str = "arguments") -> S:
+    """The settings with new `values`, checked like a file; defaults that depend on them are recomputed.
+
+    Raises UserError, which names the `source` of the values.
+    """
+    replaced = _validate(type(settings), settings.model_dump(exclude_unset=True) | values, source, [])
     replaced._folder = settings.source_folder
     return replaced
 
@@ -152,10 +155,9 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: dict[str, Any
         config._folder = path.parent
     if path and config.experiment_name is None:
         try:
-            config.experiment_name = path.stem
+            config = replace_keys(config, {"experiment_name": path.stem}, str(path))
         except UserError as error:
-            remedy = "it is the name of the file, so set another with --experiment_name"
-            raise UserError(f"{path}: {error}; {remedy}") from None
+            raise UserError(f"{error}; it is the name of the file, so set another with --experiment_name") from None
     return config
 
 

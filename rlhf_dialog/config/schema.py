@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
@@ -19,7 +19,6 @@ from rlhf_dialog.config.settings import (
     SplitKey,
 )
 from rlhf_dialog.config.settings import Settings as Settings
-from rlhf_dialog.errors import UserError
 
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Amount = Annotated[float, Field(ge=0, le=10**6)]
@@ -414,6 +413,8 @@ class Config(
 ):
     """The configuration of train_ppo.py"""
 
+    model_config = ConfigDict(frozen=True)  # another one is made by `loading.replace_keys`
+
     env: EnvConfig = Field(description="source of the prompts; not needed with an environment")
     environment: EnvironmentConfig | None = Field(
         None, description="used instead of prompts: {id, args, step_timeout_s, max_turns}, see docs/ENVIRONMENTS.md"
@@ -449,12 +450,6 @@ class Config(
             raise listed("the configuration", sentences(Config, error)) from None
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # `model_validate` does not call it
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        try:
-            super().__setattr__(name, value)
-        except ValidationError as error:
-            raise UserError("; ".join(sentences(Config, error))) from None
 
     @model_validator(mode="before")
     @classmethod

@@ -12,7 +12,6 @@ from torch.distributed.rendezvous import rendezvous
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed
 from rlhf_dialog.distributed.rank_errors import MEETING, rank
-from rlhf_dialog.distributed.strategy import settle
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.device import pick_device, take_gpu
@@ -25,9 +24,9 @@ FIRST_EXCHANGE = timedelta(minutes=5)  # of nccl: less than after which its own 
 def start(config: Config) -> World:
     """The world of this process: alone, or with the others of torchrun or accelerate launch (gloo on CPU, nccl on CUDA).
 
-    A second call returns the same world. Raises UserError when the device or the launcher's environment is not usable.
+    `config`: as `strategy.settle` returns it. A second call returns the same world. Raises UserError when the device or the
+    launcher's environment is not usable.
     """
-    settle(config)
     if config.pytorch_threads:
         torch.set_num_threads(config.pytorch_threads)
     device = pick_device(config)

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_dialog.config.loading import replace_keys
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.terminal import log_once
@@ -55,18 +56,14 @@ def fsdp_settings(config: Config) -> FsdpSettings | None:
     )
 
 
-def settle(config: Config) -> None:
-    """Set the keys that Accelerate's configuration decides, and say so. Raises UserError for what a run cannot do."""
+def settle(config: Config) -> Config:
+    """The configuration with the keys that Accelerate's decides; a line names them. Raises UserError for what a run cannot do."""
     if unsupported := [name for variable, name in UNSUPPORTED.items() if is_on(variable)]:
         raise UserError(f"{unsupported[0]} is not supported", where=PLACE, remedy="use DDP, FSDP2 or DeepSpeed")
     if is_on("ACCELERATE_USE_FSDP") and (version := answer("FSDP_VERSION")) != "2":
         raise UserError(f"fsdp_version: {version or 1} is not supported", where=PLACE, remedy="set it to 2")
     changed = {key: value for key, value in _decisions(config).items() if getattr(config, key) != value}
-    for key, value in changed.items():
-        try:
-            setattr(config, key, value)
-        except UserError as error:
-            raise error.with_location(PLACE) from None
+    config = replace_keys(config, changed, PLACE) if changed else config
     if (fsdp := fsdp_settings(config)) and config.use_deepspeed:
         raise UserError("FSDP2 and DeepSpeed are both asked for", where=fsdp.source, remedy="keep one of them")
     if fsdp and config.uses_fp16:
@@ -74,6 +71,7 @@ def settle(config: Config) -> None:
     if changed:
         log_once(f"from {PLACE}: {', '.join(f'{key}: {str(value).lower()}' for key, value in changed.items())}")
     os.environ.pop("FSDP_CPU_RAM_EFFICIENT_LOADING", None)  # transformers reads it too, and loads less on some ranks
+    return config
 
 
 def _decisions(config: Config) -> dict[str, Any]:

@@ -5,14 +5,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
 from rlhf_dialog.config.schema import ClassConfig, Config
-from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, DataKeys, Precision, SamplingKeys
+from rlhf_dialog.config.settings import AsksPrecision, ChatKeys, DataKeys, Precision, SamplingKeys, Settings
 from rlhf_dialog.data import hub
 from rlhf_dialog.data.agent_template import own_template, settings_in, stored_settings
 from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder, separator_of
@@ -37,6 +37,7 @@ from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
 
 logger = logging.getLogger(__name__)
 AGENT_FORMAT = 1
+K = TypeVar("K", bound=Settings)
 AUTO_IS = "turn_separator: auto is %s: %s"
 
 
@@ -169,23 +170,24 @@ def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSe
 _REASONS = {CHAT_TEMPLATE: "the tokenizer of '{}' has one", SEPARATOR: "the tokenizer of '{}' has no chat template"}
 
 
-def settle_separator(keys: Any, needs_model: bool = True) -> None:
-    """Set `turn_separator: auto` of a run's or a stage's keys to what their model was trained with; a line says why.
+def settle_separator(keys: K, needs_model: bool = True) -> K:
+    """The keys of a run or a stage with `turn_separator: auto` as what their model was trained with; a line says why.
 
     That is what the model's folder says (rlhf_dialog.json, or the settings in an agent's template), else the chat template of
     its tokenizer where it has one, else <EOU>. Raises UserError when folder or tokenizer cannot be read, and the model is needed.
     """
-    if keys.turn_separator != AUTO:
-        return
-    args, prefix = (keys.env.args, "env.args.") if hasattr(keys, "env") else (keys, "")
+    if getattr(keys, "turn_separator", None) != AUTO:
+        return keys
+    args, prefix = (keys.env.args, "env.args.") if isinstance(keys, Config) else (keys, "")
     path, key = getattr(args, "tokenizer_path", None), f"{prefix}tokenizer_path"
-    path, key = (path, key) if path else (keys.model_path, "model_path")
+    model_path = getattr(keys, "model_path", None)
+    path, key = (path, key) if path else (model_path, "model_path")
     separator, why = SEPARATOR, "a new tokenizer has no chat template"
     try:
         if path is not None:
             tokenizer = read_tokenizer(path, key, getattr(keys, "trust_remote_code", False), as_saved=True)
             stored = (settings_in(tokenizer.chat_template) or {}).get("turn_separator", AUTO)
-            model = keys.model_path or path
+            model = model_path or path
             separator = read_settings(Path(model), AgentSettings(turn_separator=stored)).turn_separator
             why = f"as '{model}' says"
             if separator == AUTO:
@@ -195,8 +197,8 @@ def settle_separator(keys: Any, needs_model: bool = True) -> None:
         if needs_model:
             raise
         why = f"'{path}' cannot be read, and is not needed"
-    keys.turn_separator = separator
     logger.info(AUTO_IS, separator, why)
+    return keys.model_copy(update={"turn_separator": separator})
 
 
 # -- a reply while it grows

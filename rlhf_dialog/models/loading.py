@@ -217,7 +217,7 @@ def read_tokenizer(
 
 
 def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBase:
-    """The tokenizer of `env.args.tokenizer_path`; a day that its chat template writes becomes `date_string`.
+    """The tokenizer of `env.args.tokenizer_path`; its chat template writes the day `date_string`.
 
     Raises UserError when its ids do not fit the model.
     """
@@ -227,7 +227,7 @@ def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBa
     _refuse_more_tokens(name, "env.args.tokenizer_path", tokenizer, lm)
     if path != config.model_path:
         _refuse_other_ids(config.model_path, "model_path", tokenizer, config)
-    config.date_string = fix_date(tokenizer, config.date_string) or config.date_string
+    fix_date(tokenizer, config.date_string)
     return tokenizer
 
 

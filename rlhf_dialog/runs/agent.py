@@ -15,13 +15,12 @@ from rlhf_dialog.config.loading import find_config, load_config, replace_keys, r
 from rlhf_dialog.config.registry import COLON, RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder
-from rlhf_dialog.distributed import process_group
+from rlhf_dialog.distributed import process_group, strategy
 from rlhf_dialog.distributed.memory import warn_of_memory
 from rlhf_dialog.distributed.placement import check_placement
 from rlhf_dialog.distributed.random_states import generators_of_users, seed_rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import settle_separator
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.saved_agent import save_agent
@@ -29,7 +28,7 @@ from rlhf_dialog.rewards.base import BaseReward, check_alone
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import identity
-from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint, keep_beginning
+from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint
 from rlhf_dialog.runs.data_source import Source, agent_config, prompts_of, read_source, report_size
 from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.lock import lock_folder
@@ -43,6 +42,7 @@ from rlhf_dialog.runs.services.report import ReportService
 from rlhf_dialog.runs.services.rescue import Rescue, failures_recorded
 from rlhf_dialog.runs.services.trackers import TrackerService, check_packages
 from rlhf_dialog.runs.services.validation import Validation, ValidationService
+from rlhf_dialog.runs.settling import settle_config
 from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.size_trial import settle_sizes
 from rlhf_dialog.training.trainer import PPOTrainer
@@ -81,7 +81,7 @@ class PPOAgent:
         self.reward = None if reward is None else FunctionReward(reward, config.env.args.columns)
         changed: dict[str, Any] = {"reward_class": _reward_class(reward)} if reward is not None else {}
         changed |= {"experiment_name": "ppo"} if config.experiment_name is None else {}
-        self.config = replace_keys(config, changed) if changed else config
+        self.config = strategy.settle(replace_keys(config, changed) if changed else config)
         self.start = Start(overwrite, resume, None if weights_from is None else Path(weights_from))
         self.is_trial = False  # of two prompts, in a folder that is removed
         self.trainer: PPOTrainer | None = None
@@ -105,7 +105,7 @@ class PPOAgent:
 
     @cached_property
     def world(self) -> World:
-        """All processes of the run; the first use meets them, and settles the configuration's device."""
+        """All processes of the run; the first use meets them."""
         return process_group.start(self.config)
 
     @property
@@ -168,12 +168,10 @@ class PPOAgent:
 
         locks: in them the run folder is locked, and wandb opens, before the models are loaded
         """
-        config = self.config
         world = self.world
-        if self.start.resume:
-            keep_beginning(config, world, self.run_folder / "checkpoints")
         self._warn_of_code()
-        settle_separator(config)
+        resumed = self.run_folder / "checkpoints" if self.start.resume else None
+        config = self.config = settle_config(self.config, world, resumed)
         seed_rank(config.seed, world)
         batch_plan(config, world.size)
         check_placement(config, world.device)
@@ -205,7 +203,8 @@ class PPOAgent:
         identity.refuse_other_ranks(config, self._identity, world)
         is_fresh = self.start.weights_from is None
         self.trainer = PPOTrainer(config, models, source, reward, vec_info, world, is_fresh)
-        settle_sizes(self.trainer)
+        if sizes := settle_sizes(self.trainer):
+            self.config = replace_keys(config, sizes)
         if engine:
             engine.attach(self.trainer)
         report_size(self.trainer, source, validation, memory)

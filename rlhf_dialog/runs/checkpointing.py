@@ -17,9 +17,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import LOCAL_NAMES, local_names
 from rlhf_dialog.distributed import zero_checkpoint
 from rlhf_dialog.distributed.random_states import RandomStates, random_states, seed_rank
-from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import FAULTS
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.runs import checkpoint, identity
 from rlhf_dialog.runs.data_source import agent_config
@@ -33,19 +31,6 @@ from rlhf_dialog.runs.verification import changed_versions, verify
 logger = logging.getLogger(__name__)
 AUTO_INTERVAL = 5  # iterations between checkpoints under `save_interval: auto`, after that of iteration 1,
 SHARE = 20  # if so many times the seconds of the last one have passed since it ended
-
-
-def keep_beginning(config: Config, world: World, checkpoints: Path) -> None:
-    """Let a run that is resumed keep what it began with (`identity.begun_keys`), before its models are loaded."""
-
-    def kept_keys() -> dict[str, Any]:
-        with suppress(UserError, *FAULTS):
-            if (source := checkpoint.newest_checkpoint(checkpoints)) is not None:
-                return identity.begun_keys(config, checkpoint.read_state(checkpoints, source)[1])
-        return {}
-
-    for key, value in world.on_main(kept_keys).items():
-        setattr(config, key, value)
 
 
 def first_checkpoint(config: Config) -> int:

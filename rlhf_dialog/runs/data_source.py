@@ -157,7 +157,7 @@ class DialogueValidation(Validation):
 
     def answer(self, trainer: PPOTrainer) -> list[Played]:
         share = trainer.world.share(range(self.num_prompts))
-        return play_dialogues(trainer.responder, self.source, share, trainer.config.rollout_size)
+        return play_dialogues(trainer.responder, self.source, share, trainer.responder.limits.rows_at_once)
 
     def measure(self, shares: list[list[Played]], iteration: int) -> Metrics:
         dialogues = [one for share in shares for one in share]

@@ -24,7 +24,7 @@ def shown_prompts(config: Config, count: int) -> Iterator[str]:
     path = config.env.args.tokenizer_path or config.model_path
     tokenizer = read_tokenizer(path, "env.args.tokenizer_path", config.trust_remote_code)
     fix_date(tokenizer, config.date_string)
-    settle_separator(config)
+    config = settle_separator(config)
     encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt)
     row_counts.logger.setLevel(logging.DEBUG)  # names all columns that are in no prompt
     try:

@@ -27,18 +27,19 @@ NUCLEUS = 4096  # ids that top-p is taken to keep at most
 ENDING: Any = SimpleNamespace(find_ends=lambda ids: torch.ones(len(ids), dtype=torch.bool))  # after one token
 
 
-def settle_sizes(trainer: PPOTrainer) -> None:
-    """Set the sizes of the run that are `auto` to the largest powers of two that a GPU has memory for; all ranks call it.
+def settle_sizes(trainer: PPOTrainer) -> dict[str, int]:
+    """Let the trainer use the largest powers of two that a GPU has memory for, where its sizes are `auto`; returns their keys.
 
-    Every rank takes the smallest. No random number is drawn. On a CPU, and where ranks share out weights and so wait for
-    each other in a pass, `auto` stays what `Config` takes it for.
+    All ranks call it, and take the smallest. No random number is drawn. On a CPU, and where ranks share out weights and so wait
+    for each other in a pass, `auto` stays what `Config` takes it for.
     """
     config, world, placement = trainer.config, trainer.world, trainer.placement
     is_whole = not placement.frozen.partitioned and all(type(engine) is Engine for engine in trainer.engines.values())
     if world.device.type != "cuda" or not is_whole:
-        return
+        return {}
     rows = math.ceil(trainer.plan.num_prompts / world.size) * config.num_responses_per_prompt
     minibatch = math.ceil(rows / trainer.plan.num_minibatches)
+    measured: dict[str, int] = {}
     for key, phase, compute, most in (
         ("per_device_microbatch_size", UPDATE, add_gradients, minibatch),
         ("per_device_rollout_size", GENERATION, sample, rows),
@@ -47,9 +48,10 @@ def settle_sizes(trainer: PPOTrainer) -> None:
             continue
         with world.fail_together():
             size = largest_that_fits(phase, partial(compute, trainer), most)
-        setattr(config, key, min(world.gather(size)))
-        trainer.use_sizes()
-        logger.info("%s: %d, for the memory of %s", key, getattr(config, key), world.device)
+        measured[key] = min(world.gather(size))
+        trainer.use_sizes(**measured)
+        logger.info("%s: %d, for the memory of %s", key, measured[key], world.device)
+    return measured
 
 
 def largest_that_fits(phase: str, compute: Callable[[int, PartSizes], Any], most: int) -> int:

@@ -323,14 +323,13 @@ class PPOTrainer:
         if self.listener:
             self.listener(self.iteration + 1, text)
 
-    @property
-    def asked_sizes(self) -> list[int]:
-        return [self.config.rollout_size, self.config.microbatch_size]
-
-    def use_sizes(self) -> None:
-        """Take the sizes of the configuration."""
-        self.plan = batch_plan(self.config, self.world.size)
-        rows, microbatch = self.asked_sizes
+    def use_sizes(
+        self, per_device_rollout_size: int | None = None, per_device_microbatch_size: int | None = None
+    ) -> None:
+        """Take these sizes, and those of the configuration for others."""
+        rows = per_device_rollout_size or self.config.rollout_size
+        microbatch = per_device_microbatch_size or self.config.microbatch_size
+        self.asked_sizes = [rows, microbatch]
         self.responder.limits = replace(self.responder.limits, rows_at_once=rows, prompts_at_once=microbatch)
         self.update.microbatch_size = microbatch
 

@@ -238,8 +238,7 @@ def test_an_installed_package_brings_its_files_inside_and_a_checkout_beside_it(t
 
 
 def test_the_dump_loads_again_and_is_the_same(write):
-    config = load_config(write(PLAIN))
-    config.turn_separator = " Ünï 🙂 #: "
+    config = load_config(write(PLAIN), {"turn_separator": " Ünï 🙂 #: "})
     again = load_config(write(dump_yaml(config), "again.yaml"))
     assert again == config
     assert set(yaml.safe_load(dump_yaml(config))) == set(Config.model_fields)

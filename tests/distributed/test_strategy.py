@@ -61,16 +61,13 @@ def launched(tmp_path, monkeypatch, caplog):
             monkeypatch.setattr(launch, name, lambda args, prepare=prepare: variables(args, prepare))
         launch.launch_command(launch.launch_command_parser().parse_args(["--config_file", "accelerate.yaml", "t.py"]))
         strategy.log_once.cache_clear()
-        made = config(**keys)
-        settle(made)
-        return made
+        return settle(config(**keys))
 
     return start
 
 
 def test_without_a_launcher_nothing_is_decided(launched, caplog):
-    made = config()
-    settle(made)
+    made = settle(config())
     assert made == config()
     assert (asks_deepspeed(made), fsdp_settings(made), caplog.text) == (False, None, "")
     assert fsdp_settings(config(use_fsdp=True)) == FsdpSettings("use_fsdp: true")
@@ -98,8 +95,7 @@ def test_what_the_launcher_decides_is_set_and_told_once(launched, caplog, answer
     told = [record.message for record in caplog.records if record.message.startswith("from accelerate's configuration")]
     assert len(told) == bool(decided)
     before = caplog.text
-    settle(made)  # as the check of a run and the run itself do
-    assert (made, caplog.text) == (config(**keys, **decided), before)
+    assert (settle(made), caplog.text) == (config(**keys, **decided), before)
 
 
 def test_the_settings_of_fsdp2(launched):
@@ -160,8 +156,7 @@ def test_what_a_run_cannot_do_is_refused_by_name(launched, answers, keys, words)
 def test_answers_about_a_strategy_that_nobody_asked_for_do_not_count(launched, monkeypatch):
     for name, value in {"FSDP_VERSION": "1", "ACCELERATE_DEEPSPEED_CONFIG_FILE": "gone.json"}.items():
         monkeypatch.setenv(name, value)
-    made = config(use_deepspeed=True)
-    settle(made)
+    made = settle(config(use_deepspeed=True))
     assert engine_settings(made).stage == 2
     monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")  # what `accelerate config` writes for no answer
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")

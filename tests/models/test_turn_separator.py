@@ -23,9 +23,7 @@ def folder_of(path: Path, template: str | None) -> Path:
 
 def settled(model: Path, **keys) -> str:
     data = {"env": {"args": {"data_path": "unused"}}, "reward_class": {"id": "LengthMatch"}}
-    config = Config(model_path=str(model), **data, **keys)
-    settle_separator(config)
-    return config.turn_separator
+    return settle_separator(Config(model_path=str(model), **data, **keys)).turn_separator
 
 
 def test_the_template_of_the_tokenizer_or_none_or_what_is_asked_for(tmp_path, caplog):
@@ -55,8 +53,7 @@ def test_the_settings_of_an_agent_come_first_also_those_in_its_template(tmp_path
 def test_the_tokenizer_of_another_folder_counts_where_the_model_has_no_settings(tmp_path):
     plain, chat = folder_of(tmp_path / "plain", None), folder_of(tmp_path / "chat", CHATML)
     keys = {"data_path": "x", "output": "y", "model_path": str(plain), "tokenizer_path": str(chat)}
-    without, own = SFTConfig(**keys), SFTConfig(**keys)
-    settle_separator(without)
+    without = settle_separator(SFTConfig(**keys))
     (plain / AGENT_FILE).write_text('{"format_version": 1, "turn_separator": "|"}')
-    settle_separator(own)
+    own = settle_separator(SFTConfig(**keys))
     assert (without.turn_separator, own.turn_separator) == ("chat_template", "|")

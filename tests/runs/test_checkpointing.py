@@ -13,11 +13,14 @@ from rlhf_dialog.config.registry import AdvantageFactory, LossFactory
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import checkpointing, identity, verification
-from rlhf_dialog.runs.checkpointing import RunCheckpointer, keep_beginning
+from rlhf_dialog.runs.checkpointing import RunCheckpointer
 from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.services.base import PPORun, Service
+from rlhf_dialog.runs.settling import settle_config
 from tests.parts.processes import load_file
 from tests.parts.ranks import in_ranks
+from tests.parts.saved_models import save
+from tests.parts.tiny import gpt2
 from tests.parts.trainers import make_trainer, parameters, settings
 
 
@@ -100,12 +103,10 @@ def test_a_saved_run_goes_on_with_its_weights_and_counters(tmp_path):
 
 def test_a_run_that_is_resumed_keeps_the_precision_in_which_it_began(tmp_path):
     trained_in(tmp_path, 1)  # with `use_amp: false`
-    config = settings()
-    keep_beginning(config, World(), tmp_path / "checkpoints")
+    open_keys = settings(model_path=save(tmp_path / "model", gpt2()))
+    config = settle_config(open_keys, World(), tmp_path / "checkpoints")
     assert (config.use_amp, config.precision) == (False, "auto")
-    config = settings()
-    keep_beginning(config, World(), tmp_path / "nowhere")
-    assert config == settings()
+    assert settle_config(open_keys, World(), tmp_path / "nowhere") == settle_config(open_keys, World())
 
 
 def test_another_precision_is_reported(caplog):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from rlhf_dialog.config.loading import replace_keys
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CompositeReward
 from rlhf_dialog.runs import identity
@@ -166,8 +167,7 @@ def test_the_identity_holds_the_models_of_a_reward():
 def test_a_run_goes_on_in_its_precision_unless_the_user_asks_for_one(keys, settings_then, kept):
     config = settings(**keys)
     assert identity.begun_keys(config, {"settings": settings_then}) == kept
-    for key, value in kept.items():
-        setattr(config, key, value)  # each of them is valid beside the others
+    replace_keys(config, kept)  # they are valid beside the others
     assert identity.begun_keys(settings(), {"settings": identity.settings_of(settings())}) == {}
 
 

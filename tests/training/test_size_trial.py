@@ -35,9 +35,11 @@ def new_trainer(path, device, **keys):
 
 
 def sizes_of(trainer):
-    config, limits = trainer.config, trainer.responder.limits
-    assert (limits.rows_at_once, limits.prompts_at_once) == (config.rollout_size, config.microbatch_size)
-    return config.per_device_rollout_size, config.per_device_microbatch_size
+    """Those of a rollout and of a microbatch, as every part of the trainer has them."""
+    limits = trainer.responder.limits
+    assert limits.prompts_at_once == trainer.update.microbatch_size
+    assert trainer.asked_sizes == [limits.rows_at_once, limits.prompts_at_once]
+    return limits.rows_at_once, limits.prompts_at_once
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,8 @@ def test_a_measurement_changes_nothing(path, caplog):
     with pretended_gpu():
         trainer, plain = (new_trainer(path, CUDA, **keys) for _ in range(2))
         state = torch.get_rng_state()
-        settle_sizes(trainer)
+        keys = settle_sizes(trainer)
+        assert keys == {"per_device_microbatch_size": 16, "per_device_rollout_size": 32}  # as config.yaml has them
         assert sizes_of(trainer) == (32, 16)  # of 24 responses, 12 of a minibatch
         lines = [message.split(",")[0] for message in caplog.messages if message.startswith("per_device")]
         assert lines == ["per_device_microbatch_size: 16", "per_device_rollout_size: 32"]
@@ -92,9 +95,8 @@ def test_a_microbatch_is_measured_beside_the_gradients_of_another(path, monkeypa
 @pytest.mark.slow
 def test_numbers_stay_and_a_cpu_keeps_its_defaults(path):
     trainer = new_trainer(path, CPU)
-    settle_sizes(trainer)
-    assert sizes_of(trainer) == ("auto", "auto")
-    assert trainer.asked_sizes == [128, 16]
+    assert settle_sizes(trainer) == {}
+    assert sizes_of(trainer) == (128, 16)
     with pretended_gpu():
         trainer = new_trainer(path, CUDA, per_device_microbatch_size=3)
         settle_sizes(trainer)

@@ -180,7 +180,7 @@ class ValidationService(Validation):
             return measure(Replies(dialogues, [1] * len(dialogues)), self.judges).points()
 
     def answer(self, trainer: PPOTrainer) -> Replies:
-        size = min(trainer.config.rollout_size, trainer.plan.num_responses)
+        size = min(trainer.responder.limits.rows_at_once, trainer.plan.num_responses)
         title = f"evaluation of iteration {trainer.iteration}"
         share = trainer.world.share(range(len(self.prompts)))
         return generate_share(trainer.responder, self.prompts, share, self.config.seed, size, title)

@@ -54,6 +54,7 @@ class PreferenceModel(SupervisedStage[PreferenceConfig]):
     def start(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         model, tokenizer = starting_point(self.config)
         self.inputs = input_of(self.config, model, tokenizer)
+        self.config = self.config.model_copy(update={"turn_separator": self.inputs.separator})
         if self.inputs.form == CHAT_TEMPLATE:
             self.training, self.held_out = (_unrendered(tokenizer, some) for some in (self.training, self.held_out))
         return model, tokenizer
@@ -179,8 +180,8 @@ def _new_head(model: PreTrainedModel, new: set[str]) -> None:
 def input_of(config: PreferenceConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> RewardInput:
     """How the model reads a dialogue."""
     if config.turn_separator == AUTO and reads_in_pairs(tokenizer):
-        config.turn_separator = str(tokenizer.sep_token)
-    settle_separator(config)
+        config = config.model_copy(update={"turn_separator": str(tokenizer.sep_token)})
+    config = settle_separator(config)
     form = CHAT_TEMPLATE if config.turn_separator == CHAT_TEMPLATE else DIALOGUE
     tokenizer.model_max_length = min(max_input_length(tokenizer, model), config.max_length)
     return RewardInput(tokenizer, form, config.turn_separator, tokenizer.model_max_length)

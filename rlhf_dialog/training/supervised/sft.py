@@ -94,7 +94,7 @@ class SFT(SupervisedStage[SFTConfig]):
     def read(self) -> tuple[list[Dialogue], list[Dialogue]]:
         if self.config.trust_remote_code and (self.config.tokenizer_path or self.config.model_path):
             warn_of_remote_code({"model_path": self.config.model_path, "tokenizer_path": self.config.tokenizer_path})
-        settle_separator(self.config)
+        self.config = settle_separator(self.config)
         training = read_prompts(self.config, "train", self.config.max_train_prompts, self.report)
         try:
             return training, read_prompts(self.config, "validation", self.config.max_eval_prompts, self.report)
