@@ -133,10 +133,18 @@ def run(options: EvaluateOptions) -> None:
     systems = {"metrics": agent}
     if options.baseline:
         systems = {"after": agent, "before": agent_options.load_baseline(options, agent, options.baseline)}
-    comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
-    for name, folder in agent_options.folders_beside(options).items():
-        comparison.beside[name] = agent_options.load_baseline(options, agent, folder, "--beside")
-    comparison.draws, comparison.best_of = options.draws, options.best_of
+    folders = agent_options.folders_beside(options)
+    comparison = Comparison(
+        systems,
+        prompts,
+        judges,
+        sampling,
+        options.seed,
+        options.batch_size,
+        beside={name: agent_options.load_baseline(options, agent, one, "--beside") for name, one in folders.items()},
+        draws=options.draws,
+        best_of=options.best_of,
+    )
     result = comparison.run(load_training_prompts(task))
     result["settings"] = record_settings(options, task, sampling, judges, prompts)
     result[LOCAL_KEY] = local_names(result["settings"])

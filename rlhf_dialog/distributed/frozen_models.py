@@ -1,9 +1,6 @@
 """Where DeepSpeed's settings keep the frozen models: whole, on the CPU between uses, or partitioned over the processes."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -39,7 +36,7 @@ class FrozenModels:
         for name, (judge, module) in models_inside(reward).items():
             self._place(name, module, settings)
             if settings.offload and settings.stage == 0 and world.device.type != "cpu":
-                judge.at_work = partial(self._on_device, [*judge.frozen_models().values()])
+                judge.work_on(str(world.device))
 
     def _place(self, name: str, module: nn.Module, settings: FrozenSettings) -> None:
         if settings.stage == 3:
@@ -68,15 +65,3 @@ class FrozenModels:
     def _fetch(self, module: nn.Module) -> None:
         if next(module.parameters()).device.type == "cpu":
             module.to(self.world.device)
-
-    @contextmanager
-    def _on_device(self, modules: Sequence[nn.Module]) -> Iterator[None]:
-        """Inside the block, the models of a reward that were on the CPU are on the device."""
-        away = [module for module in modules if next(module.parameters()).device.type == "cpu"]
-        for module in away:
-            module.to(self.world.device)
-        try:
-            yield
-        finally:
-            for module in away:
-                module.to("cpu")

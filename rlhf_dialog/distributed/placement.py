@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -54,13 +54,25 @@ def new_optimizer(module: nn.Module, config: Config, lr: float) -> torch.optim.O
     return torch.optim.AdamW(groups, lr=lr, eps=config.opti_eps, weight_decay=config.weight_decay, fused=True)
 
 
+NewOptimizer = Callable[[nn.Module, Config, float], torch.optim.Optimizer]
+
+
 class Placement:
     """The engines of the trained models, and the places of the frozen models.
 
     All ranks call every method at the same point. The contexts do nothing where every rank has all weights.
     """
 
-    def __init__(self, config: Config, models: Models, reward: BaseReward, world: World, plan: BatchPlan):
+    def __init__(
+        self,
+        config: Config,
+        models: Models,
+        reward: BaseReward,
+        world: World,
+        plan: BatchPlan,
+        optimizer: NewOptimizer = new_optimizer,
+    ):
+        """`optimizer` makes that of a trained module with a learning rate."""
         self.config, self.models, self.world = config, models, world
         self.precision = precision_of(config, world.device)
         self.settings = deepspeed_config.engine_settings(config) if config.use_deepspeed else None
@@ -81,7 +93,7 @@ class Placement:
         self.engines: dict[str, Engine] = {}
         for name, module in trained.items():
             lr = config.lr if name == "policy" else config.critic_lr
-            self.engines[name] = self._engine(name, module, new_optimizer(module, config, lr))
+            self.engines[name] = self._engine(name, module, optimizer(module, config, lr))
         self.frozen = FrozenModels(config, models.ref_policy, reward, world)
 
     def _engine(self, name: str, module: nn.Module, optimizer: torch.optim.Optimizer) -> Engine:

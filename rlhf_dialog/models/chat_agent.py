@@ -57,9 +57,10 @@ class ChatAgent(Responder):
     >>> agent.chat("Do you have a room for tonight ?", history=["Good evening , sir .", "Good evening ."])
     """
 
-    def __init__(self, policy: Policy, encoder: TurnEncoder, settings: AgentSettings):
+    def __init__(self, policy: Policy, encoder: TurnEncoder, settings: AgentSettings, ends_loops: bool = False):
+        """`ends_loops`: see `StopRule`."""
         sampling = configured_sampling(settings)
-        stop = StopRule(policy, encoder.tokenizer, settings.turn_separator, settings.stop_token_ids)
+        stop = StopRule(policy, encoder.tokenizer, settings.turn_separator, settings.stop_token_ids, ends_loops)
         super().__init__(policy, encoder, sampling, stop, context_size=settings.context_size)
         self.settings = settings
 
@@ -92,13 +93,14 @@ class ChatAgent(Responder):
         settings: AgentSettings | None = None,
         trust_remote_code: bool = False,
         trust_config: bool = False,
+        ends_loops: bool = False,
     ) -> "ChatAgent":
         """Load an agent from its folder, or from the Hub by its name (`user/name`); a folder of that name is preferred.
 
         `tokenizer` names another tokenizer, `settings` replace those of the agent's folder. Code in the folders is
         run only with `trust_remote_code`; a warning then names them. A network of your own is built with the folder's arguments
-        only with `trust_config`. Raises UserError when model, tokenizer or settings cannot be loaded or do not fit together, and
-        when a weight is NaN or infinite.
+        only with `trust_config`. `ends_loops`: see `StopRule`. Raises UserError when model, tokenizer or settings cannot be
+        loaded or do not fit together, and when a weight is NaN or infinite.
         """
         if trust_remote_code:
             warn_of_remote_code({"--agent": str(folder), "--tokenizer": tokenizer})
@@ -123,7 +125,8 @@ class ChatAgent(Responder):
             raise UserError(
                 f"--agent: '{folder}' has {positions} positions, too few for {settings.max_new_tokens} new tokens"
             )
-        agent = cls(policy, prompt_encoder(words, settings.turn_separator, room, settings.system_prompt), settings)
+        encoder = prompt_encoder(words, settings.turn_separator, room, settings.system_prompt)
+        agent = cls(policy, encoder, settings, ends_loops)
         agent.set_precision(settings)
         return agent
 

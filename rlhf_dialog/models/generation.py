@@ -121,9 +121,15 @@ class StopRule:
     With `ends_loops`, a response also ends where it repeats 8 tokens three times: for chats, where nothing learns or measures.
     """
 
-    ends_loops = False
-
-    def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, separator: str, also: Sequence[int] = ()):
+    def __init__(
+        self,
+        policy: Policy,
+        tokenizer: PreTrainedTokenizerBase,
+        separator: str,
+        also: Sequence[int] = (),
+        ends_loops: bool = False,
+    ):
+        self.ends_loops = ends_loops
         self.tokenizer, self.separator = tokenizer, separator_of(tokenizer, separator)
         own = getattr(getattr(policy.lm, "generation_config", None), "eos_token_id", None)
         ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -77,10 +77,9 @@ class BaseReward:
     uses_device: bool = False  # True: it keeps the GPU or all cores busy, so it does not run beside the models
     # True: `ref_model` and `kl_*` among its arguments in the YAML are the run's keys of those names
     lifts_kl: bool = False
-    # around each call: brings its models to the device
-    at_work: Callable[[], AbstractContextManager[Any]] = nullcontext
     # True: it compares the replies to one prompt with each other, so only a rollout can ask it
     compares: bool = False
+    _work_device: str | None = None
     # of a weighted sum of rewards, its parts by their names in logs and tables
     weighted_parts: "Mapping[str, Part]" = MappingProxyType({})
 
@@ -143,6 +142,24 @@ class BaseReward:
         for child in self.children():
             child.move_to(device)
         return self
+
+    def work_on(self, device: str) -> None:
+        """From now on let its own models, which wait on the CPU, be on `device` during each call."""
+        self._work_device = device
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Surrounds each call: its own models are where they work (`work_on`)."""
+        away: list[Any] = []
+        if self._work_device is not None:
+            away = [x for x in self.frozen_models().values() if next(x.parameters()).device.type == "cpu"]
+        for module in away:
+            module.to(self._work_device)
+        try:
+            yield
+        finally:
+            for module in away:
+                module.to("cpu")
 
     # -- during a run
 

@@ -17,7 +17,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder
 from rlhf_dialog.distributed import process_group, strategy
 from rlhf_dialog.distributed.memory import warn_of_memory
-from rlhf_dialog.distributed.placement import check_placement
+from rlhf_dialog.distributed.placement import NewOptimizer, check_placement, new_optimizer
 from rlhf_dialog.distributed.random_states import generators_of_users, seed_rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
@@ -73,11 +73,14 @@ class PPOAgent:
         resume: bool | Literal["auto"] = False,
         weights_from: str | Path | None = None,
         reward: Callable[..., Any] | None = None,
+        optimizer: NewOptimizer = new_optimizer,
     ):
         """`resume="auto"`: continue the run in the folder if there is one, else begin one.
 
         `reward`: a function in place of the `reward_class`, see `FunctionReward`. A run without a name is called `ppo`.
+        `optimizer`: called with a trained module, the configuration and a learning rate; AdamW by default.
         """
+        self.optimizer = optimizer
         self.reward = None if reward is None else FunctionReward(reward, config.env.args.columns)
         changed: dict[str, Any] = {"reward_class": _reward_class(reward)} if reward is not None else {}
         changed |= {"experiment_name": "ppo"} if config.experiment_name is None else {}
@@ -86,6 +89,7 @@ class PPOAgent:
         self.is_trial = False  # of two prompts, in a folder that is removed
         self.trainer: PPOTrainer | None = None
         self.services: tuple[Service, ...] = ()  # what accompanies the run while it has its lock
+        self.trackers: TrackerService | None = None  # one of them
         self._identity: dict[str, Any] = {}
 
     @classmethod
@@ -132,7 +136,8 @@ class PPOAgent:
             trainer = self.build(stack)
             stack.enter_context(disk_errors_as_user_errors(self.run_folder))
             stack.enter_context(self.world.contact())  # the services end with the error that it makes of a lost process
-            run = PPORun(self.config, self.run_folder, trainer, self.is_trial)
+            assert self.trackers is not None
+            run = PPORun(self.config, self.run_folder, trainer, self.is_trial, self.trackers.pause)
             checkpointer = RunCheckpointer(run, self.services, self._identity)
             checkpointer.begin(self.start)
             rescue = Rescue(run, self.services, checkpointer.save)
@@ -187,7 +192,8 @@ class PPOAgent:
         if locks:
             world.on_main(lambda: locks.enter_context(lock_folder(self.run_folder)))
             self._check_folder()  # for what another run has left there since
-            self.services = (*((engine,) if engine else ()), *self.build_services(validation))
+            self.trackers = TrackerService(config, self.run_folder, world, bool(self.start.resume))
+            self.services = (*((engine,) if engine else ()), *self.build_services(validation, self.trackers))
             end_with(locks, self.services)
         with world.fail_together():
             models = load_models(config, world.device)
@@ -197,12 +203,20 @@ class PPOAgent:
             source = source if isinstance(source, Simulated) else keep_with_room(encoder, source)
             reward.move_to(str(world.device))
             if validation:
-                validation.prompts = keep_with_room(encoder, validation.prompts)
-                validation.move_to(str(world.device))
+                validation.prepare(encoder, str(world.device))
         self._identity = identity.identity_of(config, models, prompts_of(source), reward)
         identity.refuse_other_ranks(config, self._identity, world)
-        is_fresh = self.start.weights_from is None
-        self.trainer = PPOTrainer(config, models, source, reward, vec_info, world, is_fresh)
+        self.trainer = PPOTrainer(
+            config,
+            models,
+            source,
+            reward,
+            vec_info,
+            world,
+            from_reference=self.start.weights_from is None,
+            tell=self.trackers.show_position if self.trackers else lambda text: None,
+            optimizer=self.optimizer,
+        )
         if sizes := settle_sizes(self.trainer):
             self.config = replace_keys(config, sizes)
         if engine:
@@ -238,15 +252,12 @@ class PPOAgent:
         """What the run is trained on, and its validation; a run of your own may read something else."""
         return read_source(self.config, reward)
 
-    def build_services(self, validation: Validation | None) -> tuple[Service, ...]:
+    def build_services(self, validation: Validation | None, trackers: TrackerService) -> tuple[Service, ...]:
         """What accompanies the run, in the order in which an iteration calls it. All ranks call it, under the lock."""
         config = self.config
-        trackers = TrackerService(config, self.run_folder, self.world, bool(self.start.resume))
         guard = None
         if config.guard and isinstance(validation, ValidationService):
             guard = RunGuard(config.guard.action, validation)
-        if validation:
-            validation.pause = trackers.pause
         export = f", or export an agent: rlhf-dialog export --run {self.run_folder} --output DIR"
         return (
             LedgerService(config, trackers.show_table),  # before anything can raise: a saved iteration has its rows

@@ -16,7 +16,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompt_ids import PromptSampler, warn_about_cut
-from rlhf_dialog.distributed.placement import Placement
+from rlhf_dialog.distributed.placement import NewOptimizer, Placement, new_optimizer
 from rlhf_dialog.distributed.random_states import generators_of_users
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import whole_optimizers
@@ -72,7 +72,7 @@ class PPOTrainer:
     a part of each rollout; all make the same steps, and every metric except times covers the episodes of all ranks.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a run
         self,
         config: Config,
         models: Models,
@@ -81,8 +81,13 @@ class PPOTrainer:
         vec_info: VecInfo,
         world: World | None = None,
         from_reference: bool = True,
+        tell: Callable[[str], None] = lambda text: None,
+        optimizer: NewOptimizer = new_optimizer,
     ):
-        """`from_reference`: the weights are those of `model_path`, which may be the reference, not of a checkpoint."""
+        """`from_reference`: the weights are those of `model_path`, which may be the reference, not of a checkpoint.
+
+        `tell` hears where each iteration is. `optimizer` makes that of a module with a learning rate.
+        """
         self.config = config
         self.models = models
         self.vec_info = vec_info
@@ -109,7 +114,7 @@ class PPOTrainer:
             config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip, config.kl_hold, config.kl_coef_max
         )
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
-        self.placement = Placement(config, models, reward, self.world, self.plan)
+        self.placement = Placement(config, models, reward, self.world, self.plan, optimizer)
         self.engines = self.placement.engines
         self.estimator = config.estimator
         self.group_size = config.num_responses_per_prompt if self.estimator.needs_groups else 1
@@ -117,8 +122,8 @@ class PPOTrainer:
         self.noise = checks.Noise()  # of log-probabilities, by rounding
         self.rounding: Tensor | None = None  # what this rank has measured of it, on its first rollout
         self.is_measured = False
-        self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.sizes, self.tell)
-        self.listener: Callable[[int, str], None] | None = None  # hears where each iteration is, once a run shows it
+        self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.sizes, tell)
+        self.tell = tell
         self.use_sizes()
         self.iteration = 0
         self.time_steps = 0
@@ -318,10 +323,6 @@ class PPOTrainer:
         if self.config.total_episodes is not None:
             return min(self.episodes / self.config.total_episodes, 1.0)
         return min(self.time_steps / self.config.total_time_steps, 1.0)
-
-    def tell(self, text: str) -> None:
-        if self.listener:
-            self.listener(self.iteration + 1, text)
 
     def use_sizes(
         self, per_device_rollout_size: int | None = None, per_device_microbatch_size: int | None = None

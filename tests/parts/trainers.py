@@ -56,11 +56,12 @@ def make_trainer(
     double=False,
     new_lm=gpt2,
     prompts=PROMPTS,
+    parts=None,
     **keys,
 ):
     """A trainer on the tiny GPT-2, or on `new_lm(seed)`, built as `load_models` would, on the world's device.
 
-    A third of the tokens end a response.
+    `parts`: further arguments of PPOTrainer. A third of the tokens end a response.
     """
     config = settings(**keys, use_amp=use_amp)
     gae = config.advantage_estimator == "gae"
@@ -74,7 +75,7 @@ def make_trainer(
         model.to(world.device if world else "cpu", torch.float64 if double else torch.float32)
     torch.manual_seed(config.seed)
     models = Models(policy, critic, ref_policy, byte_tokenizer())
-    return PPOTrainer(config, models, prompts, reward or Places(), vec_info or VecInfo(), world)
+    return PPOTrainer(config, models, prompts, reward or Places(), vec_info or VecInfo(), world, **(parts or {}))
 
 
 def numbers_of(metrics):

@@ -16,6 +16,7 @@ from rlhf_dialog.rewards.length import LengthMatch
 from rlhf_dialog.runs import agent as agent_module
 from rlhf_dialog.runs import smoke as smoke_module
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
+from rlhf_dialog.runs.services.trackers import TrackerService
 from rlhf_dialog.runs.services.validation import ValidationService
 from rlhf_dialog.runs.smoke import two_prompts
 from tests.parts import tiny
@@ -175,11 +176,11 @@ def test_the_services_of_a_run_in_the_order_of_an_iteration(tmp_path):
     keys = {"eval_interval": 1, "guard": {"judge": {"id": "LengthMatch"}}, "run_dir": str(tmp_path)}
     agent = PPOAgent(trainer_settings(**keys))
     validation = ValidationService(agent.config, [Dialogue(["a"], reference="b")], LengthMatch())
-    found = agent.build_services(validation)
+    trackers = TrackerService(agent.config, agent.run_folder, World(), goes_on=False)
+    found = agent.build_services(validation, trackers)
     kinds = ["LedgerService", "ValidationService", "RunGuard", "TrackerService", "ReportService", "Interrupts"]
     assert [type(service).__name__ for service in found] == kinds
-    assert validation.pause == found[3].pause
-    assert [type(service).__name__ for service in agent.build_services(None)] == [kinds[0], *kinds[3:]]
+    assert [type(service).__name__ for service in agent.build_services(None, trackers)] == [kinds[0], *kinds[3:]]
 
 
 def test_what_is_built_is_on_the_device_of_the_run(run, monkeypatch):

@@ -16,7 +16,7 @@ from rlhf_dialog.metrics.nlp import VecInfo
 from rlhf_dialog.models.generation import StopRule
 from rlhf_dialog.rewards.function_reward import FunctionReward
 from rlhf_dialog.training import ppo
-from tests.parts.trainers import PROMPTS, Holes, Places, Share, collect_next, make_trainer
+from tests.parts.trainers import PROMPTS, Holes, Places, Share, collect_next, make_trainer, parameters
 
 
 @pytest.mark.parametrize(("rank", "groups"), [(0, [0, 0, 1, 1]), (1, [2, 2, 3, 3])])
@@ -84,15 +84,25 @@ def test_learns_to_write_one_letter():
 
 
 def test_an_iteration_says_where_it_is():
-    trainer, told = make_trainer(per_device_rollout_size=4), []
-    trainer.step()  # before anybody listens
-    trainer.listener = lambda iteration, text: told.append((iteration, text))
+    told = []
+    trainer = make_trainer(per_device_rollout_size=4, parts={"tell": told.append})
     trainer.step()
     rollout = ["0 of 6 responses", "4 of 6 responses", "reference model", "reward"]
     update = [f"epoch {i} of 2, minibatch {j} of 2" for i in (1, 2) for j in (1, 2)]
-    assert told == [(2, text) for text in rollout + update]
+    assert told == rollout + update
     trainer.responder.reply(PROMPTS)  # as a validation does
     assert len(told) == 8
+
+
+def test_the_optimizer_that_is_handed_in_makes_the_steps():
+    """Plain gradient descent moves each weight by the rate times its gradient, AdamW's first step every one by the rate."""
+    descent = {"optimizer": lambda module, config, lr: torch.optim.SGD(module.parameters(), lr)}
+    trainer = make_trainer(parts=descent, ppo_epoch=1, num_mini_batch=1, lr=0.5, use_max_grad_norm=False)
+    before = parameters(trainer.models.policy)
+    norm = trainer.step()["ppo/grad_norm"]
+    moved = [p - before[name] for name, p in trainer.models.policy.named_parameters()]
+    distance = torch.cat([x.flatten() for x in moved]).norm().item()
+    assert distance == pytest.approx(0.5 * norm, rel=1e-4)
 
 
 def test_the_order_of_the_prompts():

@@ -27,9 +27,8 @@ def load_agent(
     """An agent from a local folder; a plain chat model speaks by its own template. Raises UserError as `ChatAgent.load`."""
     plain = {} if (Path(folder).expanduser() / AGENT_FILE).is_file() else chat_settings(folder, tokenizer)
     settings = AgentSettings(**plain) if plain else None
-    agent = ChatAgent.load(folder, tokenizer, device, settings, trust_remote_code, trust_config)
+    agent = ChatAgent.load(folder, tokenizer, device, settings, trust_remote_code, trust_config, ends_loops=True)
     agent.sampling = chat_sampling(agent.settings)
-    agent.stop.ends_loops = True
     if adjust:
         adjust(agent)
     return agent

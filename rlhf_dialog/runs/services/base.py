@@ -1,7 +1,7 @@
 """The hook for what accompanies a run. Every rank has the same services, in the same order, and calls all of them."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -44,6 +44,7 @@ class PPORun:
     folder: Path
     trainer: "PPOTrainer"
     is_trial: bool = False
+    pause: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def world(self) -> World:

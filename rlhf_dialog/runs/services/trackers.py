@@ -23,7 +23,7 @@ from rlhf_dialog.errors import UserError, check_installed
 from rlhf_dialog.evaluation.gain import NUM_ITERATIONS, REFERENCE, START, SUMS, recent_gain
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
-from rlhf_dialog.runs.services.base import Metrics, PPORun, Run, Service
+from rlhf_dialog.runs.services.base import Metrics, Run, Service
 from rlhf_dialog.runs.services.ledger import markdown_table
 from rlhf_dialog.runs.services.wandb_tracker import Tracked, WandbTracker, open_wandb
 from rlhf_dialog.terminal import Console, TimeLeft, visible
@@ -169,12 +169,14 @@ class ConsoleTracker(LiveLine):
     An iteration that takes longer than ten seconds says where it is, in the live line or in a plain line every 30 seconds.
     """
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, done: int = 0):
+        """`done`: iterations that the run goes on after."""
         console = _Console()
         self.console: Console = console if console.is_terminal else _Console(width=160)
         self.eval_metric = config.eval_metric
         self.time_left, self.left = TimeLeft(), ""
-        self.iteration, self.began, self.said, self.position = 0, 0.0, 0.0, ""
+        self.iteration = done + 1
+        self.began, self.said, self.position = 0.0, 0.0, ""
         super().__init__(self.console, config.use_rich_handler, "collecting the first rollout")
 
     def __rich__(self) -> Text:  # rich's own thread asks for it
@@ -208,14 +210,16 @@ class ConsoleTracker(LiveLine):
     def advance(self, share: float) -> None:
         """Show that `share` (0 to 1) of the run is done; the plain lines that follow say how long the rest takes."""
         super().advance(share)
-        self.left, self.position = self.time_left.text(share), ""
+        self.left = self.time_left.text(share)
+        self.iteration += 1
+        self.position = ""
 
-    def show_position(self, iteration: int, text: str) -> None:
-        """Remember where a running iteration is, for the live line; print it if it is time for a plain line."""
+    def show_position(self, text: str) -> None:
+        """Remember where the running iteration is, for the live line; print it if it is time for a plain line."""
         now = time.monotonic()
-        if iteration != self.iteration:
-            self.iteration, self.began, self.said = iteration, now, now + LONG - LOGGED_EVERY
-        self.position = f"iteration {iteration}: {text}"
+        if not self.position:
+            self.began, self.said = now, now + LONG - LOGGED_EVERY
+        self.position = f"iteration {self.iteration}: {text}"
         if not self.live and now - self.said >= LOGGED_EVERY:
             self.said = now
             self.console.print(self.position, highlight=False)
@@ -247,7 +251,7 @@ class Trackers(OptionalOutputs):
         self.num_responses_per_prompt = getattr(config, "num_responses_per_prompt", 1)  # a policy of acts has none
         self.rows = read_metrics(folder / "metrics.jsonl") if done else []
         self.jsonl = JsonlTracker(folder / "metrics.jsonl")
-        self.add("the console", console or (lambda: ConsoleTracker(config)))  # type: ignore[arg-type]
+        self.add("the console", console or (lambda: ConsoleTracker(config, done)))  # type: ignore[arg-type]
         if wandb:
             self.add("wandb", lambda: wandb)
             self.use("wandb", WandbTracker.remember)
@@ -317,12 +321,11 @@ class TrackerService(Service):
 
     def _open(self, run: Run) -> None:
         self.trackers = Trackers(self.config, run.folder, run.iteration, self.wandb, self.console)
-        if isinstance(run, PPORun):
-            run.trainer.listener = self._show_position
 
-    def _show_position(self, iteration: int, text: str) -> None:
-        assert self.trackers is not None
-        self.trackers.use("the console", lambda console: console.show_position(iteration, text))
+    def show_position(self, text: str) -> None:
+        """Show where the running iteration is."""
+        if self.trackers:
+            self.trackers.use("the console", lambda console: console.show_position(text))
 
     def after_iteration(self, run: Run, metrics: Metrics) -> Metrics:
         run.world.on_main(partial(self._log, run, metrics))

@@ -4,13 +4,14 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.chat_template import TurnEncoder, keep_with_room
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.distributed.random_states import generators_of_users, random_states_kept, seed_everything
@@ -41,7 +42,7 @@ class Validation(Service):
     """Evaluates the policy at intervals, without influence on the training, and records the best iteration.
 
     A subclass has the policy answer and measures that: `ValidationService` on prompts, `DialogueValidation` in dialogues.
-    prompts: those of the validation split, if there are any; pause: hides the live line of the run while the block runs
+    prompts: those of the validation split, if there are any
     """
 
     key = "validation"
@@ -53,7 +54,6 @@ class Validation(Service):
         around = partial(generators_of_users, config.seed, World())
         self.scorer = Scorer(reward, skip, config.reward_timeout_s, *penalty_keys(config), around=around)
         self.best: Best | None = None
-        self.pause: Callable[[], AbstractContextManager[object]] = nullcontext
         self.run: PPORun | None = None
 
     def metric_names(self) -> Collection[str]:
@@ -72,8 +72,9 @@ class Validation(Service):
         """Those beside the reward of the run."""
         return ()
 
-    def move_to(self, device: str) -> None:
-        """Move the models of `other_rewards`; the reward is moved by the run."""
+    def prepare(self, encoder: TurnEncoder, device: str) -> None:
+        """Keep the prompts for which the encoder has room, and move the models of `other_rewards`; the run moves the reward."""
+        self.prompts = keep_with_room(encoder, self.prompts)
         for reward in self.other_rewards():
             reward.move_to(device)
 
@@ -103,7 +104,7 @@ class Validation(Service):
         numbers are those of one process. Every rank calls it. Raises RewardError when the reward fails.
         """
         start, world = time.perf_counter(), trainer.world
-        with random_states_kept(), self.pause():
+        with random_states_kept(), self.run.pause() if self.run else nullcontext():
             seed_everything(self.config.seed)
             with world.fail_together(), trainer.placement.rollout():
                 own = self.answer(trainer)
@@ -152,7 +153,7 @@ class ValidationService(Validation):
     def __init__(self, config: Config, prompts: list[Dialogue], reward: BaseReward):
         super().__init__(config, reward, len(prompts))
         self.prompts = prompts
-        self.judges = replace(default_judges(self.scorer), purpose="validation")
+        self.judge_rewards: dict[str, BaseReward] = {}  # the guard's, by the name of its metric
         self.measured: Measured | None = None
         self.judge: str | None = None
         if config.guard:
@@ -163,14 +164,15 @@ class ValidationService(Validation):
             check_alone(judge, "guard.judge")
             judge.check_prompts(prompts, " of the validation split (guard.judge)")
             self.judge = f"judge_{judge.name}"
-            self.judges.user_judges = {self.judge: judge}
+            self.judge_rewards[self.judge] = judge
+        self.judges = replace(default_judges(self.scorer), purpose="validation", user_judges=self.judge_rewards)
 
     def other_rewards(self) -> Iterable[BaseReward]:
-        return self.judges.user_judges.values()
+        return self.judge_rewards.values()
 
     def begin(self, run: PPORun) -> None:
         super().begin(run)
-        self.judges.sizes = run.trainer.sizes
+        self.judges = replace(self.judges, sizes=run.trainer.sizes)
 
     def metric_names(self) -> Collection[str]:
         """The metrics of two references, measured as if they were replies."""

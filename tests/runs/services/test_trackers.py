@@ -80,19 +80,19 @@ def test_without_a_terminal_there_is_one_plain_line_per_log_with_the_time_that_i
 
 
 def test_a_long_iteration_says_where_it_is(monkeypatch):
-    now, tracker, first = 0.0, ConsoleTracker(config()), "collecting the first rollout"
+    now, tracker, first = 0.0, ConsoleTracker(config(), 2), "collecting the first rollout"
     monkeypatch.setattr("time.monotonic", lambda: now)
     buffer, live = console(tracker), []
     for now in (0.0, 9.9, 10.0, 39.0, 40.0, 71.0):
-        tracker.show_position(3, f"at {now}")
+        tracker.show_position(f"at {now}")
         live.append(str(tracker.__rich__()))  # what a terminal's line would show
     tracker.advance(0.5)
     assert live == [first, first, *(f"iteration 3: at {x}" for x in (10.0, 39.0, 40.0, 71.0))]
     assert str(tracker.__rich__()) == first
     now = 105.0
-    tracker.show_position(4, "at 105.0")  # a new iteration, of less than ten seconds
+    tracker.show_position("at 105.0")  # a new iteration, of less than ten seconds
     now, tracker.live = 171.0, True
-    tracker.show_position(4, "at 171.0")
+    tracker.show_position("at 171.0")
     assert buffer.getvalue().splitlines() == [f"iteration 3: at {x}" for x in (10.0, 40.0, 71.0)]
 
 
