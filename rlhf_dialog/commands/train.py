@@ -55,11 +55,6 @@ class TrainOptions(RunOptions[Config]):
         return load_config(path, self.keys)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line of a training run; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return with_one_voice(partial(run_command, TrainOptions, run, argv))
-
-
 def run(options: TrainOptions) -> None:
     """Train; the run folder is appended to the `folders` as soon as it is known."""
     weights, resume = options.resume_weights_only, options.resumes()
@@ -86,3 +81,6 @@ def run(options: TrainOptions) -> None:
         logger.info("smoke test passed with 2 prompts")
         return
     agent.train()
+
+
+main = partial(with_one_voice, partial(run_command, TrainOptions, run))  # the command line; returns the exit code

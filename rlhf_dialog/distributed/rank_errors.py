@@ -21,8 +21,8 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def with_one_voice(run: Callable[[], int]) -> int:
-    """Call `run`, which reports its errors and returns an exit code; only rank 0 prints. Then leave the process group.
+def with_one_voice(run: Callable[..., int], *given: Any) -> int:
+    """Call `run(*given)`, which reports its errors and returns an exit code; only rank 0 prints. Then leave the process group.
 
     Launchers kill the other processes as soon as one has ended, so a process with an error waits until rank 0 has reported
     it. An error that rank 0 does not know of (outside of `World.fail_together`, or a bug that only this process met) is
@@ -30,7 +30,7 @@ def with_one_voice(run: Callable[[], int]) -> int:
     """
     code, leaving = 0, None
     try:
-        code = run() if rank() == 0 else _run_silently(run)
+        code = run(*given) if rank() == 0 else _run_silently(run, *given)
         if rank() == 0 and code:
             _notify_others(code)
     except (SystemExit, KeyboardInterrupt) as end:
@@ -57,9 +57,9 @@ def _notify_others(code: int) -> None:
                 time.sleep(0.05)
 
 
-def _run_silently(run: Callable[[], int]) -> int:
+def _run_silently(run: Callable[..., int], *given: Any) -> int:
     with redirect_stdout(_LastWrite()), redirect_stderr(_LastWrite()) as stderr:
-        code = run()
+        code = run(*given)
     if not 0 < code < 128:
         return code
     reported = _reported_by_rank_0()

@@ -240,10 +240,9 @@ def stream(
     `random_numbers`. Raises RunStopped when the policy's predictions are not finite.
     """
     encoder, prompts = responder.encoder, responder.encode(turns, systems)
-    buffer = ResponseBuffer(uniform.shape, prompts.pad_id, prompts.device)
     replies = [GrowingReply(num_prompt_ids=number) for number in prompts.prompt_mask.sum(dim=1).tolist()]
 
-    def show_new() -> bool:
+    def show_new(buffer: ResponseBuffer) -> bool:
         ids, mask, logprobs = buffer.written(buffer.seen - 1)
         alive = torch.zeros(len(turns), dtype=torch.bool)
         alive[buffer.host_rows] = buffer.alive
@@ -261,7 +260,8 @@ def stream(
             replies[row] = GrowingReply(text, all_ids, logprobs_so_far, ended, ended and goes_on, reply.num_prompt_ids)
         return show(list(replies))
 
-    write_tokens(buffer, responder, prompts, uniform.to(prompts.device), show_new)
+    uniform = uniform.to(prompts.device)
+    write_tokens(responder.policy, responder.sampling, responder.stop, responder.limits, prompts, uniform, show_new)
 
 
 def certain(text: str, encoder: TurnEncoder) -> str:

@@ -324,9 +324,12 @@ class PackedDecoder:
         """Append one token (b,) to each row."""
         policy, cache = self.policy, self.cache
         with policy.autocast(tokens):
-            features, hidden = policy.run(lambda module: run_packed(module, tokens, cache.lengths, Decoding(cache))[0])
+            with policy.body() as (module, of_head):
+                features = run_packed(module, tokens, cache.lengths, Decoding(cache))[0]
+            hidden = of_head[0] if of_head else features
         cache.grow()
-        self.features, self.values = features[0], None if hidden is None else policy.values(hidden[0])
+        self.features = features[0]
+        self.values = policy.values(hidden[0])
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drop the rows where `rows` (b,), on the host, is False."""
@@ -355,9 +358,10 @@ class PaddedDecoder:
     def _run(self, tokens: Tensor) -> None:
         options: dict[str, Any] = {"attention_mask": self.mask.long(), "past_key_values": self.cache, "use_cache": True}
         options |= supported_options(self.policy.lm, position_ids=self.positions)
-        output, hidden = self.policy.run(lambda lm: lm(input_ids=tokens, **options))
+        with self.policy.body() as (lm, of_head):
+            output = lm(input_ids=tokens, **options)
         self.features, self.cache = output.logits[:, -1], output.past_key_values
-        self.values = None if hidden is None else self.policy.values(hidden[:, -1])
+        self.values = self.policy.values(of_head[0][:, -1]) if of_head else None
 
 
 def random_numbers(
@@ -429,19 +433,18 @@ class Responder:
         while start < len(prompts) or not parts:
             limits.tell(f"{start} of {len(prompts)} responses")
             asked = min(limits.rows_at_once, max(len(prompts) - start, 1))
-            parts.append(limits.sizes.fit(GENERATION, asked, self._generate_rows, prompts, uniform, start))
-            start += len(parts[-1]["ids"])
+            for attempt in limits.sizes.tries(GENERATION, asked):
+                with attempt:
+                    rows = slice(start, start + attempt.rows)
+                    columns = write_tokens(
+                        self.policy, self.sampling, self.stop, limits, prompts.rows(rows), uniform[rows]
+                    ).columns()
+            parts.append(columns)
+            start += len(columns["ids"])
         empty = {"ids": prompts.pad_id, "support": -1}
         columns = {name: join_rows([part[name] for part in parts], empty.get(name, 0)) for name in parts[0]}
         tokens = prompts.with_responses(columns.pop("ids"), columns.pop("mask"), columns.pop("support", None))
         return Responses(tokens, **columns)
-
-    def _generate_rows(self, prompts: TokenBatch, uniform: Tensor, start: int, size: int) -> dict[str, Any]:
-        """The columns of the responses to `size` prompts from `start` on."""
-        rows = slice(start, start + size)
-        buffer = ResponseBuffer(uniform[rows].shape, prompts.pad_id, prompts.device)
-        write_tokens(buffer, self, prompts.rows(rows), uniform[rows])
-        return buffer.columns()
 
     def read(self, responses: Responses) -> list[Reply]:
         """The responses as text, without masked tokens."""
@@ -457,18 +460,20 @@ class Responder:
 
 
 def write_tokens(
-    buffer: ResponseBuffer,
-    responder: Responder,
+    policy: Policy,
+    sampling: Sampling,
+    stop: StopRule,
+    limits: GenerationLimits,
     prompts: TokenBatch,
     uniform: Tensor,
-    goes_on: Callable[[], bool] | None = None,
-) -> None:
-    """Write the responses (B, T) to the prompts, as their random numbers `uniform` decide.
+    goes_on: Callable[[ResponseBuffer], bool] | None = None,
+) -> ResponseBuffer:
+    """The responses (B, T) to the prompts, as their random numbers `uniform` decide.
 
     Rows that have ended are dropped when they are at least half of all. With `goes_on` the host looks after each token, and asks
     whether there is to be another one.
     """
-    policy, sampling, stop, limits = responder.policy, responder.sampling, responder.stop, responder.limits
+    buffer = ResponseBuffer(uniform.shape, prompts.pad_id, prompts.device)
     look_every = 1 if goes_on else limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
     limit, filters = uniform.shape[1], sampling.filters()
     with policy.autocast(prompts.prompt_ids), converted_once(policy) if policy.use_amp else nullcontext():
@@ -499,13 +504,14 @@ def write_tokens(
                 buffer.kept.append(scores.isfinite())
             if (t + 1) % look_every == 0 or t + 1 == limit:
                 alive = buffer.look(stop.find_ends)
-                if (goes_on and not goes_on()) or t + 1 == limit or not alive.any():
+                if (goes_on and not goes_on(buffer)) or t + 1 == limit or not alive.any():
                     break
                 if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
                     decoder.keep_rows(alive)
                     kept = buffer.keep_rows(alive)
                     tokens, uniform = tokens.index_select(0, kept), uniform.index_select(0, kept)
             decoder.step(tokens)
+    return buffer
 
 
 def scores_of(

@@ -27,7 +27,9 @@ class PartSizes:
     """The sizes of parts that had to become smaller, by phase; one object for all phases of a run.
 
     >>> sizes = PartSizes()
-    >>> sizes.fit("reference", 16, read_responses, models, tokens)  # read_responses(models, tokens, 16), or 8, or 4 ...
+    >>> for attempt in sizes.tries("reference", 16):
+    ...     with attempt:
+    ...         columns = read_policy(policy, tokens, 1.0, attempt.rows)  # 16, or 8, or 4 ...
     >>> sizes.rows
     {'reference': 8}
     """
@@ -46,27 +48,18 @@ class PartSizes:
             logger.info("rows at a time for which a GPU has memory: %s", smaller)
         self.rows |= smaller
 
-    def fit(self, phase: str, asked: int, compute: Callable[..., R], *given: Any, fixed: bool = False) -> R:
-        """What `compute(*given, rows)` returns for `limit(phase, asked)` rows, or for the half, the quarter ... that fits.
+    def tries(self, phase: str, asked: int, fixed: bool = False) -> Iterator["Attempt"]:
+        """Attempts to compute `limit(phase, asked)` rows at a time, or the half, the quarter ... until one fits.
 
-        Each try begins without the tensors of the one before. The size that fits stays the limit of the phase. Out of memory at
-        one row, or where the size is `fixed`, is raised.
+        Each is entered by the caller and begins without the tensors of the one before, but for those that the caller holds. The
+        size that fits stays the limit of the phase. Out of memory at one row, or where the size is `fixed`, is raised.
         """
         first = rows = self.limit(phase, asked)
         while True:
-            try:
-                result = compute(*given, rows)
+            attempt = Attempt(phase, rows, fixed)
+            yield attempt
+            if attempt.fitted:
                 break
-            except Exception as error:
-                is_full = lacks_memory(error)
-                if is_full and rows == 1:
-                    error.add_note(phase)
-                    error.add_note(ONE_ROW)
-                if fixed or rows == 1 or not is_full:
-                    raise
-                lack = _describe_bytes(error)
-                for one in _chain(error):  # whose frames hold tensors until they are collected
-                    traceback.clear_frames(one.__traceback__)
             gc.collect()  # now that the error is gone
             sys.modules["torch"].cuda.empty_cache()
             rows //= 2
@@ -74,17 +67,46 @@ class PartSizes:
             self.rows[phase] = rows
             key = f"; to begin with it, set {KEYS[phase]}: {rows}" if phase in KEYS else ""
             text = "%s: no GPU memory for %d rows at a time (%s); from here on it computes %d%s"
-            logger.warning(text, phase, first, lack, rows, key)
-        return result
+            logger.warning(text, phase, first, attempt.lack, rows, key)
 
     def in_parts(self, phase: str, asked: int, items: Sequence[Any], compute: Callable[[Any], R]) -> list[R]:
         """What `compute` returns for each part of the items (one, if there are none); a part that does not fit is divided."""
         results: list[R] = []
         while items or not results:
             size = min(asked, max(len(items), 1))
-            results.append(self.fit(phase, size, lambda some, rows: compute(some[:rows]), items))
+            for attempt in self.tries(phase, size):
+                with attempt:
+                    result = compute(items[: attempt.rows])
+            results.append(result)
             items = items[self.limit(phase, size) :]
         return results
+
+
+class Attempt:
+    """A block that computes `rows` rows at a time; out of memory ends it without an error where fewer rows can be tried."""
+
+    def __init__(self, phase: str, rows: int, fixed: bool):
+        self.phase, self.rows, self.fixed = phase, rows, fixed
+        self.fitted = False
+        self.lack = ""  # the bytes that were asked for and free
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+        if error is None:
+            self.fitted = True
+        if not isinstance(error, Exception) or not lacks_memory(error):
+            return False
+        if self.rows == 1:
+            error.add_note(self.phase)
+            error.add_note(ONE_ROW)
+        if self.fixed or self.rows == 1:
+            return False
+        self.lack = _describe_bytes(error)
+        for one in _chain(error):  # whose frames hold tensors until they are collected
+            traceback.clear_frames(one.__traceback__)
+        return True
 
 
 def lacks_memory(error: BaseException) -> bool:

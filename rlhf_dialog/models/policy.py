@@ -6,8 +6,8 @@ N packed tokens, K of them predict a response token, V vocabulary, S kept tokens
 import copy
 import functools
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
@@ -143,28 +143,29 @@ class Policy(nn.Module):
         `padded`: compute rows with padding and the library's own attention, also where the model packs.
         """
         together = packs(self.lm) and not padded
-        with self.autocast(packed.ids):
-            features, hidden = self.run(lambda module: run_rows(module, packed, together, cache, first_row))
+        with self.autocast(packed.ids), self.body() as (module, of_head):
+            features = run_rows(module, packed, together, cache, first_row)
+        hidden = of_head[0] if of_head else features
         index = packed.keep if together else packed.kept_place
-        hidden = features if hidden is None else hidden
         features, hidden = (x.flatten(0, 1).index_select(0, index) for x in (features, hidden))
         return features, self.values(hidden)
 
-    def run(self, compute: Callable[[nn.Module], T]) -> tuple[T, Any]:
-        """What `compute` makes of the trunk, where the head is plain, else of the model; and the input of the output embedding.
+    @contextmanager
+    def body(self) -> Iterator[tuple[nn.Module, list[Tensor]]]:
+        """The module to call: the trunk, where the head is plain, else the model; and a list.
 
-        The latter is None where no value head reads it.
+        The list gets the input of the model's output embedding, where a value head reads it. A trunk returns that input itself.
         """
+        of_head: list[Tensor] = []
         with self.use_adapter():
             if self.has_plain_head:
-                hidden = compute(trunk_of(self.lm))
-                return hidden, hidden
-            if self.value_head is None:
-                return compute(self.lm), None
-            inputs: list[Tensor] = []
-            head = self.lm.get_output_embeddings()
-            with head.register_forward_pre_hook(lambda _, args: inputs.append(args[0])):
-                return compute(self.lm), inputs[0]
+                yield trunk_of(self.lm), of_head
+            elif self.value_head is None:
+                yield self.lm, of_head
+            else:
+                head = self.lm.get_output_embeddings()
+                with head.register_forward_pre_hook(lambda _, args: of_head.append(args[0])):
+                    yield self.lm, of_head
 
     def logits(self, features: Tensor) -> Tensor:
         """(K, V) in the precision that the model computes them in; V is `num_ids` of a padded vocabulary."""

@@ -33,13 +33,17 @@ def predict_columns(models: Models, responder: Responder, episodes: Episodes, ke
     tokens, features = responses.tokens, responses.features
     if segments is not None:
         tokens, features = segments.split_tokens(tokens), None if features is None else segments.split(features)
-    asked, temperature = min(limits.prompts_at_once, len(tokens)), responder.sampling.temperature
+    asked = min(limits.prompts_at_once, len(tokens))
+    temperature = responder.sampling.temperature
     known = {name: getattr(responses, name) for name in ("logprobs", "entropy", "values")}
     columns = {name: x for name, x in known.items() if x is not None}
-    found = {}
-    if "logprobs" not in columns:
-        found = limits.sizes.fit(REFERENCE, asked, read_policy, models.policy, tokens, temperature)
-    found |= limits.sizes.fit(REFERENCE, asked, read_responses, models, tokens, features, temperature, keep_features)
+    found: dict[str, Tensor] = {}
+    for attempt in limits.sizes.tries(REFERENCE, asked) if "logprobs" not in columns else ():
+        with attempt:
+            found |= read_policy(models.policy, tokens, temperature, attempt.rows)
+    for attempt in limits.sizes.tries(REFERENCE, asked):
+        with attempt:
+            found |= read_responses(models, tokens, features, temperature, keep_features, attempt.rows)
     columns |= found if segments is None else {name: segments.join(x) for name, x in found.items()}
     if models.ref_policy is None:
         columns["ref_logprobs"] = torch.full_like(columns["logprobs"], math.nan)

@@ -86,7 +86,9 @@ def sample(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
 
 def add_gradients(trainer: PPOTrainer, rows: int, sizes: PartSizes) -> None:
     """Add the gradient of a microbatch of the longest responses to that of another, and drop both."""
-    sizes.fit(UPDATE, rows, _add_two, trainer)
+    for attempt in sizes.tries(UPDATE, rows):
+        with attempt:
+            _add_two(trainer, attempt.rows)
     for engine in trainer.engines.values():
         engine.zero_grad()
 

@@ -129,9 +129,14 @@ class PPOUpdate:
         first minibatch of a rollout when the probability ratio is not 1.
         """
         asked = min(self.microbatch_size, max(len(rows), 1))
-        microbatches, statistics = self.sizes.fit(
-            UPDATE, asked, self.add_gradient, rollout, rows, num_tokens, is_first, fixed=self.is_fixed
-        )
+        for attempt in self.sizes.tries(UPDATE, asked, self.is_fixed):
+            with attempt:
+                for engine in self.engines.values():
+                    engine.zero_grad()  # what a larger size has left
+                statistics = []
+                microbatches = self.microbatches(rollout, rows, attempt.rows)
+                for x in microbatches:
+                    statistics.append(self.forward_backward(x, num_tokens, is_first, is_last=x is microbatches[-1]))
         with rollout.clock.measure("optimizer"):
             if self.head_alone:
                 self.engines["policy"].keep_head_gradient()
@@ -168,19 +173,11 @@ class PPOUpdate:
             self._report_skipped(rollout, totals, rows.tolist(), suspects)
         return totals
 
-    def add_gradient(
-        self, rollout: Rollout, rows: Tensor, num_tokens: Tensor, is_first: bool, size: int
-    ) -> tuple[list[Microbatch], list[dict[str, Tensor]]]:
-        """Add the gradient of the rows (N,) in microbatches of `size`; returns these, and the statistics of each."""
-        for engine in self.engines.values():
-            engine.zero_grad()  # what a larger size has left
+    def microbatches(self, rollout: Rollout, rows: Tensor, size: int) -> list[Microbatch]:
+        """The rows (N,) in microbatches of `size`, and blank ones, so that each rank has as many as the one with the most."""
         microbatches = [Microbatch(rollout, at, tokens) for at, tokens in rollout.tokens.microbatches(size, rows)]
         missing = max(self.world.gather(len(microbatches))) - len(microbatches)
-        microbatches += [blank_microbatch(rollout) for _ in range(missing)]  # as many as the rank with the most
-        statistics = []
-        for x in microbatches:
-            statistics.append(self.forward_backward(x, num_tokens, is_first, is_last=x is microbatches[-1]))
-        return microbatches, statistics
+        return microbatches + [blank_microbatch(rollout) for _ in range(missing)]
 
     def forward_backward(
         self, microbatch: Microbatch, num_tokens: Tensor, is_first: bool, is_last: bool

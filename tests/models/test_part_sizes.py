@@ -12,6 +12,14 @@ from tests.parts.full_gpu import MESSAGE, no_collection  # noqa: F401
 pytestmark = pytest.mark.usefixtures("no_collection")
 
 
+def fit(sizes, phase, asked, compute, fixed=False):
+    """What `compute` returns at the size that fits."""
+    for attempt in sizes.tries(phase, asked, fixed):
+        with attempt:
+            result = compute(attempt.rows)
+    return result
+
+
 @pytest.mark.parametrize(("most", "tries"), [(16, [16]), (3, [16, 8, 4, 2])])
 def test_a_part_is_halved_until_it_fits(most, tries, caplog):
     caplog.set_level(logging.INFO)
@@ -23,7 +31,7 @@ def test_a_part_is_halved_until_it_fits(most, tries, caplog):
             raise torch.OutOfMemoryError(MESSAGE)
         return rows
 
-    assert sizes.fit("update", 16, compute) == tries[-1]
+    assert fit(sizes, "update", 16, compute) == tries[-1]
     assert tried == tries
     assert sizes.limit("update", 16) == tries[-1]
     assert sizes.limit("reference", 16) == 16
@@ -32,7 +40,7 @@ def test_a_part_is_halved_until_it_fits(most, tries, caplog):
         f"{tries[-1]}; to begin with it, set per_device_microbatch_size: {tries[-1]}"
     ]
     assert [record.getMessage() for record in caplog.records] == lines * (len(tries) > 1)
-    sizes.fit("update", 16, compute)
+    fit(sizes, "update", 16, compute)
     assert tried == [*tries, tries[-1]]
 
 
@@ -55,7 +63,7 @@ def test_nothing_is_left_of_the_first_try():
             raise ValueError("the reward failed") from failure
         return rows
 
-    assert PartSizes().fit("reward x", 8, compute) == 2
+    assert fit(PartSizes(), "reward x", 8, compute) == 2
     assert len(held) == 5
 
 
@@ -65,12 +73,12 @@ def test_what_cannot_be_halved_is_raised():
 
     for asked, fixed, text in ((1, False, f", in the phase 'generation', {ONE_ROW}"), (4, True, "")):
         with pytest.raises(ValueError, match="wrapped") as raised:
-            PartSizes().fit("generation", asked, compute, fixed=fixed)
+            fit(PartSizes(), "generation", asked, compute, fixed=fixed)
         assert lacks_memory(raised.value)
         assert describe_full_gpu(raised.value) == f"{FULL}{text} (2.50 GiB asked for, 1.25 GiB free)"
     calls = []
     with pytest.raises(RuntimeError, match="size"):
-        PartSizes().fit("generation", 4, lambda rows: calls.append(rows) or torch.zeros(2) @ torch.zeros(3))
+        fit(PartSizes(), "generation", 4, lambda rows: calls.append(rows) or torch.zeros(2) @ torch.zeros(3))
     assert calls == [4]
     assert lacks_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
 

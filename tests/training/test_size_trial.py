@@ -107,7 +107,7 @@ def test_numbers_stay_and_a_cpu_keeps_its_defaults(path):
 def test_what_does_not_fit_is_halved_and_all_ranks_take_the_least(path, monkeypatch):
     with pretended_gpu():
         trainer = new_trainer(path, CUDA)
-        write = failing_above(4, generation.write_tokens, lambda buffer, responder, prompts, *_: len(prompts))
+        write = failing_above(4, generation.write_tokens, lambda *given: len(given[4]))
         gradient = failing_above(2, PPOUpdate.forward_backward, lambda update, microbatch, *_: len(microbatch.tokens))
         monkeypatch.setattr(generation, "write_tokens", write)
         monkeypatch.setattr(PPOUpdate, "forward_backward", gradient)

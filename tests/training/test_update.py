@@ -379,10 +379,7 @@ def test_a_blank_microbatch_fills_up_to_the_rank_with_the_most_rows():
 def split(trainer, rollout, rows, world):
     """The microbatches of two rows at most beside the other rank."""
     trainer.update.world = world
-    microbatches, _ = trainer.update.add_gradient(rollout, rows, torch.tensor(9), is_first=False, size=2)
-    for engine in trainer.engines.values():
-        engine.zero_grad()
-    return microbatches
+    return trainer.update.microbatches(rollout, rows, size=2)
 
 
 def test_a_rank_without_any_episode_has_blank_microbatches_under_kl_in_loss():
