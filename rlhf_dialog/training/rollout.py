@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.models.generation import Responder, Responses, join_rows
+from rlhf_dialog.models.generation import Responder
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.masks import last_run_lengths
 from rlhf_dialog.models.part_sizes import lacks_memory
@@ -193,64 +193,6 @@ def without_features(collected: Collected) -> Collected:
     return replace(collected, tokens=replace(collected.tokens, support=None), ref_features=None)
 
 
-def flat_groups(collected: Collected) -> list[list[int]]:
-    """The rows of each group of responses to one prompt that were all paid the same."""
-    paid: list[float] = collected.paid.tolist()
-    groups: dict[Any, list[int]] = defaultdict(list)
-    for row, dialogue in enumerate(collected.dialogues):
-        groups[dialogue.origin_of("group", row)].append(row)
-    return [rows for rows in groups.values() if len({paid[row] for row in rows}) == 1]
-
-
-def join_rounds(rounds: Sequence[Collected]) -> Collected:
-    """The episodes of several rounds, of one turn each, that one policy sampled for different prompts."""
-    full = [one for one in rounds if len(one)] or rounds[:1]
-    first = full[0]
-    parts = first.reward_scores.parts
-    columns: dict[str, Any] = {name: join_rows([one.columns[name] for one in full], 0) for name in first.columns}
-    scores = {
-        name: replace(
-            part,
-            raw=[x for one in full for x in one.reward_scores.parts[name].raw],
-            weighted=[x for one in full for x in one.reward_scores.parts[name].weighted],
-            seconds=sum(one.reward_scores.parts[name].seconds for one in full),
-        )
-        for name, part in parts.items()
-    }
-    return replace(
-        first,
-        dialogues=[dialogue for one in full for dialogue in one.dialogues],
-        tokens=join_tokens([one.tokens for one in full]),
-        reward_scores=Scores([x for one in full for x in one.reward_scores.total], scores),
-        clock=rounds[0].clock,
-        num_generated=sum(one.num_generated for one in rounds),
-        num_dropped=sum(one.num_dropped for one in rounds),
-        whole=None,
-        **columns,
-    )
-
-
-def join_tokens(batches: Sequence[TokenBatch]) -> TokenBatch:
-    """The rows of all batches, each with prompt groups of its own."""
-    first = batches[0]
-    groups = []
-    number = 0
-    for one in batches:
-        assert one.prompt_groups is not None
-        groups.append(one.prompt_groups + number)
-        number += int(one.prompt_groups.max()) + 1
-    supports = [one.support for one in batches if one.support is not None]
-    return TokenBatch(
-        join_rows([one.prompt_ids.flip(1) for one in batches], first.pad_id).flip(1),
-        join_rows([one.prompt_mask.flip(1) for one in batches], 0).flip(1),
-        join_rows([one.response_ids for one in batches], first.pad_id),
-        join_rows([one.response_mask for one in batches], 0),
-        torch.cat(groups),
-        join_rows(supports, -1) if supports else None,
-        first.pad_id,
-    )
-
-
 def collect_rollout(
     inputs: EpisodeInputs,
     responder: Responder,
@@ -261,8 +203,8 @@ def collect_rollout(
 ) -> Collected:
     """Run one episode per environment, score the dialogues, and compute critic and reference on the responses.
 
-    With `keep_features` the result holds `ref_features`; its `clock` is this one, or begins now. Under
-    `rules.skip_unscored` a score may be NaN. Raises UserError when the reward or an environment fails, RewardTimeout when the
+    With `keep_features` the result holds `ref_features`; its `clock` is this one, or begins now. Where the scorer skips what has
+    no score, a score may be NaN. Raises UserError when the reward or an environment fails, RewardTimeout when the
     reward takes too long, and RunStopped when the policy's predictions are not finite.
     """
     clock = clock or Clock(models.policy.lm.device)
@@ -288,27 +230,6 @@ def collect_rollout(
                 "32-bit number; return smaller values, or lower the weights of the parts"
             )
     return new_collected(episodes, columns, reward_scores, scores, clock)
-
-
-def external_rollout(
-    dialogues: list[Dialogue],
-    tokens: TokenBatch,
-    scores: Sequence[float],
-    responder: Responder,
-    models: Models,
-    keep_features: bool,
-) -> Collected:
-    """B given episodes, with the log-probabilities and values of the policy as it is now."""
-    clock = Clock(models.policy.lm.device)
-    totals = [float(score) for score in scores]
-    episodes = Episodes(dialogues, Responses(tokens, torch.tensor([d.truncated for d in dialogues])))
-    with clock.measure("rollout"), clock.measure("reference"):
-        columns = predict_columns(models, responder, episodes, keep_features)
-    with clock.measure("reward"):
-        precision = torch.promote_types(torch.get_default_dtype(), columns["logprobs"].dtype)
-        given = torch.tensor(totals, dtype=precision)
-        collected = new_collected(episodes, columns, Scores(totals, parts={}), given, clock)
-    return replace(collected, is_sampled=False)
 
 
 def new_collected(

@@ -31,19 +31,10 @@ from rlhf_dialog.rewards.scoring import Scorer, begin_scoring, load_state, penal
 from rlhf_dialog.training import checks, iteration_metrics, ppo
 from rlhf_dialog.training.credit import assign_credit
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList, newest_turns
+from rlhf_dialog.training.given import Given, external_rollout, read_episodes
 from rlhf_dialog.training.iteration_metrics import Metrics
-from rlhf_dialog.training.reading import Given, read_episodes
-from rlhf_dialog.training.rollout import (
-    Clock,
-    Collected,
-    Rollout,
-    collect_rollout,
-    drop_unscored,
-    external_rollout,
-    flat_groups,
-    join_rounds,
-    without_features,
-)
+from rlhf_dialog.training.resampling import resample
+from rlhf_dialog.training.rollout import Clock, Collected, Rollout, collect_rollout, drop_unscored
 from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 from rlhf_dialog.training.update import PPOUpdate
 
@@ -146,8 +137,8 @@ class PPOTrainer:
         self.rollout = None  # its tensors go before the next one's come
         collected = self.collect(self.plan.num_prompts)
         assert collected is not None  # each rank has a prompt
-        if self.config.resample_flat_groups:
-            collected = self.resample(collected)
+        if rounds := self.config.resample_flat_groups:
+            collected = resample(collected, self.collect, self.plan.num_prompts, rounds, self.world)
         rollout, metrics = self.credit(collected)
         losses = self.update(rollout.in_segments(), self.iteration + 1, self.lr_scale, self.kl.kl_coef, self.noise)
         return self.finish(rollout, metrics | losses)
@@ -163,45 +154,6 @@ class PPOTrainer:
             if not episodes.environments:
                 return None
             return self.check(collect_rollout(episodes, responder, self.scorer, self.models, self.keep_features, clock))
-
-    def resample(self, collected: Collected) -> Collected:
-        """What was collected, with groups of the next prompts in place of those whose episodes were all paid the same.
-
-        This is dynamic sampling (Yu et al. 2025, DAPO, arXiv 2503.14476, section 3.2); after
-        `resample_flat_groups` further rounds, the flat groups of the last one stay.
-
-        All ranks draw the same prompts, as many as are missing on all of them, and divide these anew.
-        """
-        rounds = [collected]
-        flat = flat_groups(collected)
-        kept = list(range(len(collected)))
-        num_drawn = self.plan.num_prompts
-        num_resampled = 0
-        for _ in range(self.config.resample_flat_groups):
-            (count,) = map(int, self.world.sum_numbers([len(flat)]))
-            if not count:
-                break
-            given_up = {row for rows in flat for row in rows}
-            start = sum(map(len, rounds)) - len(rounds[-1]) if flat else 0
-            kept = [row for row in kept if row - start not in given_up]
-            more = self.collect(count, num_drawn)
-            num_drawn += count
-            num_resampled += count
-            flat = []
-            if more is not None:
-                kept += [sum(map(len, rounds)) + row for row in range(len(more))]
-                rounds[0].clock.add(more.clock)
-                rounds.append(more)
-                flat = flat_groups(more)
-        (left,) = map(int, self.world.sum_numbers([len(flat)]))
-        drawn = join_rounds(rounds)
-        if len(kept) < len(drawn):
-            whole = join_rounds([without_features(one) if one.whole is None else one.whole for one in rounds])
-            kept_rows = replace(drawn.select(kept), num_dropped=drawn.num_dropped)
-            collected = replace(kept_rows, drawn=without_features(drawn), whole=whole)
-        elif len(rounds) > 1:
-            collected = drawn
-        return replace(collected, num_resampled=num_resampled, num_flat_left=left)
 
     def begin_rollout(self, clock: Clock) -> Responder:
         """Who writes the responses of training: the policy itself, or the engine, to which the weights are sent now."""
