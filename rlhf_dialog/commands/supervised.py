@@ -62,7 +62,7 @@ def _run(stage: str, config: Any) -> None:
                 report = training.train()
                 report["seconds"] = round(time.perf_counter() - started, 1)
                 if "config" not in report:
-                    report["settings"] = config.model_dump()
+                    report["settings"] = training.config.model_dump()  # with what it has settled
                     report[LOCAL_KEY] = local_names(report["settings"])
                 report |= {"versions": uses, "fingerprint": fingerprint}
                 (folder / kind.report_file).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
