@@ -75,6 +75,10 @@ def at_temperature(temperature: float | None, sampling: Sampling) -> Sampling:
     return sampling if temperature is None else replace(sampling, temperature=temperature, greedy=False)
 
 
+def silent(text: str) -> None:
+    """What hears how far a generation is where nobody looks."""
+
+
 @dataclass(frozen=True)
 class GenerationLimits:
     """Limits that change no sampled token: `rows_at_once` of the memory of the cache, `prompts_at_once` of reading prompts.
@@ -87,7 +91,7 @@ class GenerationLimits:
     rows_at_once: int = 128
     prompts_at_once: int = 16
     look_every: int | None = None
-    tell: Callable[[str], None] = lambda text: None
+    tell: Callable[[str], None] = silent
     measure: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
     sizes: PartSizes = field(default_factory=PartSizes)
 

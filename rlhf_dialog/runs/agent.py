@@ -21,6 +21,7 @@ from rlhf_dialog.distributed.placement import NewOptimizer, check_placement, new
 from rlhf_dialog.distributed.random_states import generators_of_users, seed_rank
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.generation import silent
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.saved_agent import save_agent
@@ -214,7 +215,7 @@ class PPOAgent:
             vec_info,
             world,
             from_reference=self.start.weights_from is None,
-            tell=self.trackers.show_position if self.trackers else lambda text: None,
+            tell=self.trackers.show_position if self.trackers else silent,
             optimizer=self.optimizer,
         )
         if sizes := settle_sizes(self.trainer):

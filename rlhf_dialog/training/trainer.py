@@ -22,7 +22,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import whole_optimizers
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.nlp import VecInfo
-from rlhf_dialog.models.generation import GenerationLimits, Responder, Sampling, StopRule
+from rlhf_dialog.models.generation import GenerationLimits, Responder, Sampling, StopRule, silent
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.models.part_sizes import PartSizes
@@ -72,7 +72,7 @@ class PPOTrainer:
         vec_info: VecInfo,
         world: World | None = None,
         from_reference: bool = True,
-        tell: Callable[[str], None] = lambda text: None,
+        tell: Callable[[str], None] = silent,
         optimizer: NewOptimizer = new_optimizer,
     ):
         """`from_reference`: the weights are those of `model_path`, which may be the reference, not of a checkpoint.

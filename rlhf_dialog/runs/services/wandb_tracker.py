@@ -19,15 +19,22 @@ CONNECT_SECONDS = 20.0
 class Tracked(Protocol):
     """What the trackers read of a configuration: that of a language model's run, and that of a policy's."""
 
-    use_wandb: bool
-    wandb_entity: str | None
-    wandb_project: str
-    disable_wandb: bool
-    use_tensorboard: bool
-    use_rich_handler: bool
-    experiment_name: str | None
-    log_interval: int
-
+    @property
+    def use_wandb(self) -> bool: ...
+    @property
+    def wandb_entity(self) -> str | None: ...
+    @property
+    def wandb_project(self) -> str: ...
+    @property
+    def disable_wandb(self) -> bool: ...
+    @property
+    def use_tensorboard(self) -> bool: ...
+    @property
+    def use_rich_handler(self) -> bool: ...
+    @property
+    def experiment_name(self) -> str | None: ...
+    @property
+    def log_interval(self) -> int: ...
     def model_dump(self) -> dict[str, Any]: ...
 
 
