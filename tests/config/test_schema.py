@@ -65,10 +65,9 @@ def test_replaced_keys_take_along_what_nobody_set(write):
     assert (
         replace_keys(replace_keys(chosen, {"seed": 3}), {"advantage_estimator": "grpo"}).num_responses_per_prompt == 2
     )
-    plain.num_responses_per_prompt = None  # type: ignore[assignment]
-    assert plain.num_responses_per_prompt == 1
+    assert replace_keys(chosen, {"num_responses_per_prompt": None}).num_responses_per_prompt == 1
     with pytest.raises(UserError, match="found 1"):
-        plain.advantage_estimator = "rloo"
+        replace_keys(plain, {"num_responses_per_prompt": 1, "advantage_estimator": "rloo"})
 
 
 def test_every_number_of_ppo_and_the_reward_but_the_learning_rates_has_an_upper_bound():
