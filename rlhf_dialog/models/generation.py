@@ -134,7 +134,8 @@ class StopRule:
         ends_loops: bool = False,
     ):
         self.ends_loops = ends_loops
-        self.tokenizer, self.separator = tokenizer, separator_of(tokenizer, separator)
+        self.tokenizer = tokenizer
+        self.separator = separator_of(tokenizer, separator)
         own = getattr(getattr(policy.lm, "generation_config", None), "eos_token_id", None)
         ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])}
         closing = closing_ids(tokenizer, self.separator)
@@ -210,7 +211,8 @@ class ResponseBuffer:
     """
 
     def __init__(self, shape: torch.Size, pad_id: int, device: torch.device):
-        self.pad_id, self.shape = pad_id, shape
+        self.pad_id = pad_id
+        self.shape = shape
         self.rows, self.host_rows = torch.arange(shape[0], device=device), torch.arange(shape[0])
         self.alive = torch.ones(shape[0], dtype=torch.bool)  # (b,), on the host
         self.read, self.mask = torch.full(shape, pad_id), torch.zeros(shape, dtype=torch.bool)  # (B, T), on the host
@@ -346,7 +348,8 @@ class PaddedDecoder:
     can_drop_rows = False
 
     def __init__(self, policy: Policy, prompts: TokenBatch):
-        self.policy, self.mask = policy, prompts.prompt_mask.to(prompts.device)
+        self.policy = policy
+        self.mask = prompts.prompt_mask.to(prompts.device)
         self.positions = position_ids_of(self.mask)
         self.cache: Any = None
         self._run(prompts.prompt_ids)
@@ -364,7 +367,8 @@ class PaddedDecoder:
         options |= supported_options(self.policy.lm, position_ids=self.positions)
         with self.policy.body() as (lm, of_head):
             output = lm(input_ids=tokens, **options)
-        self.features, self.cache = output.logits[:, -1], output.past_key_values
+        self.features = output.logits[:, -1]
+        self.cache = output.past_key_values
         self.values = self.policy.values(of_head[0][:, -1]) if of_head else None
 
 
@@ -479,7 +483,8 @@ def write_tokens(
     """
     buffer = ResponseBuffer(uniform.shape, prompts.pad_id, prompts.device)
     look_every = 1 if goes_on else limits.look_every or (LOOK_EVERY if prompts.device.type == "cuda" else 1)
-    limit, filters = uniform.shape[1], sampling.filters()
+    limit = uniform.shape[1]
+    filters = sampling.filters()
     with policy.autocast(prompts.prompt_ids), converted_once(policy) if policy.use_amp else nullcontext():
         if packs(policy.lm):
             decoder: PackedDecoder | PaddedDecoder = PackedDecoder(policy, prompts, limit, limits.prompts_at_once)

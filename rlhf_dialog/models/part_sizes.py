@@ -86,7 +86,9 @@ class Attempt:
     """A block that computes `rows` rows at a time; out of memory ends it without an error where fewer rows can be tried."""
 
     def __init__(self, phase: str, rows: int, fixed: bool):
-        self.phase, self.rows, self.fixed = phase, rows, fixed
+        self.phase = phase
+        self.rows = rows
+        self.fixed = fixed
         self.fitted = False
         self.lack = ""  # the bytes that were asked for and free
 

@@ -80,7 +80,9 @@ class Policy(nn.Module):
         adapter: str | None = None,
     ):
         super().__init__()
-        self.lm, self.use_amp, self.amp_dtype = lm, use_amp, amp_dtype
+        self.lm = lm
+        self.use_amp = use_amp
+        self.amp_dtype = amp_dtype
         self.adapter = adapter  # the LoRA adapter that is trained; it is selected in the model
         self.value_head = new_value_head(lm) if with_value_head else None
 

@@ -43,9 +43,14 @@ class RunCheckpointer:
 
     def __init__(self, run: PPORun, services: Sequence[Service], identity_: dict[str, Any]):
         """`identity_`: `identity.identity_of` the initial models."""
-        self.config, self.run_folder, self.trainer, self.run = run.config, run.folder, run.trainer, run
-        self.services, self.identity = services, identity_
-        self.world, self.checkpoints = run.world, run.folder / "checkpoints"
+        self.config = run.config
+        self.run_folder = run.folder
+        self.trainer = run.trainer
+        self.run = run
+        self.services = services
+        self.identity = identity_
+        self.world = run.world
+        self.checkpoints = run.folder / "checkpoints"
         self.next_save = -math.inf  # on the clock `time.monotonic`, not before which a checkpoint is due
 
     @property

@@ -84,7 +84,9 @@ class EpisodeInProgress:
     """A dialogue that goes on: all tokens `behind` its first prompt, and the newest part of it, which the policy sees."""
 
     def __init__(self, environment: Environment, dialogue: Dialogue, responder: Responder):
-        self.environment, self.dialogue, self.responder = environment, dialogue, responder
+        self.environment = environment
+        self.dialogue = dialogue
+        self.responder = responder
         turns = dialogue.prompt_turns
         self.prompt, self.start = responder.encoder.encode_prompt(turns, dialogue.system), 0
         self.openings = [_Opening(turns[number:], number, 0) for number in range(len(turns))]
@@ -116,7 +118,8 @@ class EpisodeInProgress:
     def _hear(self, reply: str, text: str, answer_ids: list[int]) -> bool:
         """Take in the user's turn; whole oldest turns leave a context without room for them. False where that is not enough."""
         number = len(self.dialogue.prompt_turns) + len(self.dialogue.turns) - 1
-        size, room = self.responder.context_size, self.responder.encoder.max_prompt_length
+        size = self.responder.context_size
+        room = self.responder.encoder.max_prompt_length
         if (positions := num_positions(self.responder.policy.lm)) is not None:
             room = min(room, positions - self.responder.sampling.max_new_tokens)  # the longest reply has its positions
         end = len(self.behind) + len(answer_ids)
@@ -133,9 +136,11 @@ class EpisodeInProgress:
             after = [*self.behind, *answer_ids][opening.end :]
             prompt = self.responder.encoder.encode_prompt(opening.turns, self.dialogue.system) + after
             if len(prompt) <= room:
-                self.past, self.openings = self.parts, allowed[i:]
+                self.past = self.parts
+                self.openings = allowed[i:]
                 self.behind += answer_ids
-                self.prompt, self.start = prompt, len(self.behind)
+                self.prompt = prompt
+                self.start = len(self.behind)
                 return True
         return False
 

@@ -49,7 +49,8 @@ def read_episodes(
         raise UserError(
             f"step_on: {len(prompts)} responses cannot be divided into {group_size} per prompt (num_responses_per_prompt)"
         )
-    encoder, positions = responder.encoder, num_positions(responder.policy.lm)
+    encoder = responder.encoder
+    positions = num_positions(responder.policy.lm)
     size = responder.policy.num_ids or num_embeddings(responder.policy.lm)
     dialogues: list[Dialogue] = []
     all_prompts: list[list[int]] = []

@@ -21,8 +21,11 @@ def predict_columns(models: Models, responder: Responder, episodes: Episodes, ke
     With a reference, for a filtered rollout also `kl_full` and `ref_support_mass` (B, T), and with `keep_features`
     `ref_features` (B, T, .).
     """
-    responses, segments, limits = episodes.responses, episodes.segments, responder.limits
-    tokens, features = responses.tokens, responses.features
+    responses = episodes.responses
+    segments = episodes.segments
+    limits = responder.limits
+    tokens = responses.tokens
+    features = responses.features
     if segments is not None:
         tokens, features = segments.split_tokens(tokens), None if features is None else segments.split(features)
     asked = min(limits.prompts_at_once, len(tokens))
@@ -64,7 +67,8 @@ def read_responses(
     `features` (B, T, .): the policy's, of a filtered rollout.
     """
     columns: dict[str, Tensor] = {}
-    reference, critic = models.ref_policy, models.critic
+    reference = models.ref_policy
+    critic = models.critic
     if reference is not None:
         with reference.use_adapter():
             for index, microbatch in tokens.microbatches(size):

@@ -60,12 +60,20 @@ class PPOUpdate:
         tell: Callable[[str], None],
     ):
         """`tell` hears how far the update is."""
-        self.config, self.placement, self.world, self.num_minibatches = config, placement, world, num_minibatches
-        self.sizes, self.tell, self.engines = sizes, tell, placement.engines
+        self.config = config
+        self.placement = placement
+        self.world = world
+        self.num_minibatches = num_minibatches
+        self.sizes = sizes
+        self.tell = tell
+        self.engines = placement.engines
         self.microbatch_size = config.microbatch_size
         self.is_fixed = not all(engine.can_start_over for engine in self.engines.values())
-        self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
-        self.iteration, self.noise = 0, Noise()
+        self.skipped_in_a_row = 0
+        self.overflows = 0
+        self.is_warm = False
+        self.iteration = 0
+        self.noise = Noise()
         self.kl_coef = 0.0  # of the loss, under `kl_in: loss`
         self.learners = set(self.engines)  # whose steps are made
         high = config.clip_param if config.clip_param_high is None else config.clip_param_high
@@ -81,9 +89,12 @@ class PPOUpdate:
         mean number of tokens per minibatch, so all tokens have equal weight. `noise` is that of the check of the first ratios.
         Raises RunStopped as `optimizer_step` does.
         """
-        self.iteration, self.noise, self.overflows = iteration, noise, 0
+        self.iteration = iteration
+        self.noise = noise
+        self.overflows = 0
         self.kl_coef = kl_coef if self.config.kl_in == "loss" else 0.0
-        warms_up, separate = iteration <= self.config.critic_warmup, "critic" in self.engines
+        warms_up = iteration <= self.config.critic_warmup
+        separate = "critic" in self.engines
         self.learners = {"critic"} if warms_up and separate else set(self.engines)
         self.head_alone = warms_up and not separate
         critic_lr = self.config.critic_lr * lr_scale
@@ -213,9 +224,12 @@ class PPOUpdate:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The loss of a microbatch for each engine, as its share of the minibatch, and the statistics to add up; all scalars."""
         config, (rollout, place, tokens) = self.config, microbatch
-        mask, old_logprobs, new = tokens.mask, rollout.logprobs[place], self.predict(microbatch)
+        mask = tokens.mask
+        old_logprobs = rollout.logprobs[place]
+        new = self.predict(microbatch)
         log_ratio = apply_mask(new.logprobs - old_logprobs, mask)
-        weights, ref_logprobs = rollout.loss_weights[place], rollout.ref_logprobs[place]
+        weights = rollout.loss_weights[place]
+        ref_logprobs = rollout.ref_logprobs[place]
         inputs = ppo.LossInputs(
             logprobs=new.logprobs,
             old_logprobs=old_logprobs,
@@ -313,7 +327,8 @@ def shuffle_groups(tokens: TokenBatch) -> Tensor:
 
 def blank_microbatch(rollout: Rollout) -> Microbatch:
     """One episode with one prompt token and one masked response token: it adds nothing to any loss, gradient or statistic."""
-    tokens, zeros = rollout.tokens, rollout.logprobs.new_zeros(1, 1)
+    tokens = rollout.tokens
+    zeros = rollout.logprobs.new_zeros(1, 1)
     ids, yes = tokens.response_ids.new_zeros(1, 1), torch.ones(1, 1, dtype=torch.bool)
     support = None if tokens.support is None else ids.unsqueeze(2)
     features = rollout.ref_features
