@@ -55,11 +55,13 @@ class PartSizes:
         size that fits stays the limit of the phase. Out of memory at one row, or where the size is `fixed`, is raised.
         """
         first = rows = self.limit(phase, asked)
+        lack = ""
         while True:
             attempt = Attempt(phase, rows, fixed)
             yield attempt
             if attempt.fitted:
                 break
+            lack = attempt.lack
             gc.collect()  # now that the error is gone
             sys.modules["torch"].cuda.empty_cache()
             rows //= 2
@@ -67,7 +69,7 @@ class PartSizes:
             self.rows[phase] = rows
             key = f"; to begin with it, set {KEYS[phase]}: {rows}" if phase in KEYS else ""
             text = "%s: no GPU memory for %d rows at a time (%s); from here on it computes %d%s"
-            logger.warning(text, phase, first, attempt.lack, rows, key)
+            logger.warning(text, phase, first, lack, rows, key)
 
     def in_parts(self, phase: str, asked: int, items: Sequence[Any], compute: Callable[[Any], R]) -> list[R]:
         """What `compute` returns for each part of the items (one, if there are none); a part that does not fit is divided."""
