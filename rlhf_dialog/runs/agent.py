@@ -100,13 +100,14 @@ class PPOAgent:
         reward: Callable[..., Any] | None = None,
         overwrite: bool = False,
         resume: bool | Literal["auto"] = False,
+        optimizer: NewOptimizer = new_optimizer,
         **overrides: Any,
     ) -> "PPOAgent":
         """Read a YAML, or a dict of its keys; overrides are keys, dotted ones as `**{"env.args.data_path": "./data"}`."""
         if reward is not None:
             overrides["reward_class"] = _reward_class(reward)
         source = config if isinstance(config, Mapping) else find_config(str(config))
-        return cls(load_config(source, overrides), overwrite, resume, reward=reward)
+        return cls(load_config(source, overrides), overwrite, resume, reward=reward, optimizer=optimizer)
 
     @cached_property
     def world(self) -> World:
