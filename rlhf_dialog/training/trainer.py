@@ -29,7 +29,7 @@ from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.rewards.base import BaseReward, runs_user_code
 from rlhf_dialog.rewards.scoring import Scorer, begin_scoring, load_state, penalty_keys, state_of
 from rlhf_dialog.training import checks, iteration_metrics, ppo
-from rlhf_dialog.training.credit import assign_credit
+from rlhf_dialog.training.credit import CreditAssignment
 from rlhf_dialog.training.episodes import EpisodeInputs, PromptList, newest_turns
 from rlhf_dialog.training.given import Given, external_rollout, read_episodes
 from rlhf_dialog.training.iteration_metrics import Metrics
@@ -105,6 +105,7 @@ class PPOTrainer:
             config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip, config.kl_hold, config.kl_coef_max
         )
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
+        self.assign_credit = CreditAssignment(config, self.value_norm, self.world)
         self.placement = Placement(config, models, reward, self.world, self.plan, optimizer)
         self.engines = self.placement.engines
         self.estimator = config.estimator
@@ -212,7 +213,7 @@ class PPOTrainer:
         drawn = collected if collected.drawn is None else collected.drawn
         # NaN without a reference
         kl = masked_mean(drawn.logprobs - drawn.ref_logprobs, drawn.response_mask, self.world.sum).item()
-        rollout, statistics = assign_credit(collected, self.config, kl_coef, self.value_norm, self.world, iteration)
+        rollout, statistics = self.assign_credit(collected, kl_coef, iteration)
         self.rollout = rollout
         return rollout, {"objective/kl": kl, "objective/kl_coef": kl_coef} | of_engine | NO_CRITIC | statistics
 
