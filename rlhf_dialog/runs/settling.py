@@ -28,7 +28,7 @@ def settle_config(config: Config, world: World, resumed: Path | None = None) -> 
 
 
 def _begun_keys(config: Config, checkpoints: Path) -> dict[str, Any]:
-    """None where there is no checkpoint that can be read."""
+    """What the newest checkpoint says; nothing where none can be read."""
     with suppress(UserError, *FAULTS):
         if (source := checkpoint.newest_checkpoint(checkpoints)) is not None:
             return identity.begun_keys(config, checkpoint.read_state(checkpoints, source)[1])

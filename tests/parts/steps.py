@@ -66,7 +66,7 @@ def _value_head(lm):
 
 def lora_trainer(folder: str, world: World | None = None, double: bool = True, **keys) -> PPOTrainer:
     """A trainer of adapters with opinions, on a saved model; by default in the world of the process."""
-    config = settings(model_path=folder, use_lora=True, **keys)
+    config = strategy.settle(settings(model_path=folder, use_lora=True, **keys))
     world = process_group.start(config) if world is None else world
     models = load_models(config, world.device)
     models.policy.lm.generation_config.eos_token_id = list(range(160, 240))
