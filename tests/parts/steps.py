@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from rlhf_dialog.distributed import placement, process_group
+from rlhf_dialog.distributed import process_group, strategy
+from rlhf_dialog.distributed.placement import NewOptimizer, new_optimizer
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models import policy as policy_module
@@ -42,15 +43,13 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
 
 def sgd_learner(collected: Collected | None, rows: list[list[int]], ranks: World, **keys) -> PPOTrainer:
     """A trainer that descends with plain SGD on its rank's rows of what was collected; ZeRO or FSDP2 may divide its weights."""
-    original = placement.new_optimizer
-    placement.new_optimizer = lambda module, config, lr: torch.optim.SGD(module.parameters(), lr=LR)
+    parts = {"optimizer": lambda module, config, lr: torch.optim.SGD(module.parameters(), lr=LR)}
+    keys |= {"ref_model": "another", "num_mini_batch": 1, "ppo_epoch": 1, "lr": LR, "critic_lr": LR}
     original_head, policy_module.new_value_head = policy_module.new_value_head, _value_head
     try:
-        trainer = make_trainer(
-            ref_seed=3, ref_model="another", world=ranks, num_mini_batch=1, ppo_epoch=1, lr=LR, critic_lr=LR, **keys
-        )
+        trainer = make_trainer(ref_seed=3, world=ranks, parts=parts, **keys)
     finally:
-        placement.new_optimizer, policy_module.new_value_head = original, original_head
+        policy_module.new_value_head = original_head
     if collected is not None:
         collect_stored(trainer, collected, rows[ranks.rank])
     return trainer
@@ -64,7 +63,9 @@ def _value_head(lm):
     return head
 
 
-def lora_trainer(folder: str, world: World | None = None, double: bool = True, **keys) -> PPOTrainer:
+def lora_trainer(
+    folder: str, world: World | None = None, double: bool = True, optimizer: NewOptimizer = new_optimizer, **keys
+) -> PPOTrainer:
     """A trainer of adapters with opinions, on a saved model; by default in the world of the process."""
     config = strategy.settle(settings(model_path=folder, use_lora=True, **keys))
     world = process_group.start(config) if world is None else world
@@ -76,7 +77,8 @@ def lora_trainer(folder: str, world: World | None = None, double: bool = True, *
             if "lora_B" in name or "value_head" in name:  # at zero nothing below them has a gradient
                 p.data += (torch.arange(p.numel()).sin() / 10).view(p.shape).to(p)
     torch.manual_seed(config.seed)
-    return PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world, from_reference=False)
+    parts = {"from_reference": False, "optimizer": optimizer}
+    return PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world, **parts)
 
 
 def whole_step(trainer: PPOTrainer) -> dict:

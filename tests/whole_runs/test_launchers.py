@@ -9,7 +9,6 @@ import pytest
 import torch
 import yaml
 
-from rlhf_dialog.distributed import placement
 from rlhf_dialog.models.lora import trainable_parameters
 from tests.parts import trainers
 from tests.parts.ppo_runs import settings
@@ -68,12 +67,11 @@ def moved(trainer):
 )
 @pytest.mark.parametrize("more", [{}, {"use_fsdp": True}])
 def test_ranks_with_adapters_make_the_step_of_one_process(tmp_path, monkeypatch, make, shape, more):
-    sgd = lambda module, _, lr: torch.optim.SGD(trainable_parameters(module).values(), lr=lr)  # noqa: E731
-    monkeypatch.setattr(placement, "new_optimizer", sgd)
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     model = save(tmp_path / "model", make(initializer_range=0.3))
     keys = {"rollout_batch_size": 7, "num_mini_batch": 1, "ppo_epoch": 1, "per_device_microbatch_size": 2}
     keys |= {"lr": LR, "critic_lr": LR, "device": "cpu", **shape}
+    keys["optimizer"] = lambda module, _, lr: torch.optim.SGD(trainable_parameters(module).values(), lr=lr)
     one = lora_trainer(model, **keys)
     rollout = trainers.collect_next(one)
     trainers.collect_stored(one, rollout, list(range(7)))
