@@ -75,11 +75,13 @@ class PPOAgent:
         weights_from: str | Path | None = None,
         reward: Callable[..., Any] | None = None,
         optimizer: NewOptimizer = new_optimizer,
+        is_trial: bool = False,
     ):
         """`resume="auto"`: continue the run in the folder if there is one, else begin one.
 
         `reward`: a function in place of the `reward_class`, see `FunctionReward`. A run without a name is called `ppo`.
-        `optimizer`: called with a trained module, the configuration and a learning rate; AdamW by default.
+        `optimizer`: called with a trained module, the configuration and a learning rate; AdamW by default. `is_trial`: the run is
+        a smoke test in a folder that is removed.
         """
         self.optimizer = optimizer
         self.reward = None if reward is None else FunctionReward(reward, config.env.args.columns)
@@ -87,7 +89,7 @@ class PPOAgent:
         changed |= {"experiment_name": "ppo"} if config.experiment_name is None else {}
         self.config = strategy.settle(replace_keys(config, changed) if changed else config)
         self.start = Start(overwrite, resume, None if weights_from is None else Path(weights_from))
-        self.is_trial = False  # of two prompts, in a folder that is removed
+        self.is_trial = is_trial
         self.trainer: PPOTrainer | None = None
         self.services: tuple[Service, ...] = ()  # what accompanies the run while it has its lock
         self.trackers: TrackerService | None = None  # one of them

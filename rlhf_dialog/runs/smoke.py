@@ -19,8 +19,7 @@ def smoke(agent: PPOAgent) -> None:
     check_placement(agent.config, agent.world.device)  # with the numbers of the run itself
     with contextlib.ExitStack() as stack:
         folder = agent.world.on_main(lambda: stack.enter_context(_folder_beside(agent.run_folder)))
-        small = PPOAgent(two_prompts(agent.config, folder, agent.world.size))
-        small.is_trial = True
+        small = PPOAgent(two_prompts(agent.config, folder, agent.world.size), optimizer=agent.optimizer, is_trial=True)
         small.train()
         agent.world.on_main(lambda: _answer_once(small))
 
