@@ -81,13 +81,15 @@ def needed_bytes(
     """What one of `world_size` processes holds at its peak, with prompts and responses of the longest length.
 
     Weights, 8 bytes for each trained parameter (Adam's moments), and the larger of what sampling and an update hold: keys,
-    values and logits; gradients, activations and logits. A token keeps the input and output of each linear layer, and of each
-    norm its input in fp32 (arXiv 2205.05198, section 4.1, without dropout). LoRA trains r * (inputs + outputs) for each linear
-    layer (arXiv 2106.09685, section 4.1); in 4 bits a frozen weight takes NF4_BITS (arXiv 2305.14314, section 3).
+    values and logits; gradients, activations and logits. On a CPU at least the policy in float32, in which it is read. A token
+    keeps the input and output of each linear layer, and of each norm its input in fp32 (arXiv 2205.05198, section 4.1, without
+    dropout). LoRA trains r * (inputs + outputs) for each linear layer (arXiv 2106.09685, section 4.1); in 4 bits a frozen
+    weight takes NF4_BITS (arXiv 2305.14314, section 3).
     `reference` None: as large as the policy; `judges`: the models of the reward.
     """
     is_half = precision_of(config, torch.device("cuda" if on_cuda else "cpu")) != "fp32"
-    width, frozen = 2 if is_half else 4, 2 if is_half and on_cuda and policy.is_half else 4
+    width = 2 if is_half else 4
+    frozen = 2 if is_half and policy.is_half and (on_cuda or not config.load_in_4bit) else 4
     trunks = 2 if config.estimator.needs_critic and not config.use_share_model else 1
     trained = policy.parameters + (trunks - 1) * policy.trunk
     if config.use_lora:
@@ -114,7 +116,8 @@ def needed_bytes(
     chunk = LOGITS_AT_ONCE_ON_GPU if on_cuda else LOGITS_AT_ONCE
     logits = 12 * min(microbatch * response * policy.vocab, chunk)
     activations = trunks * kept * (prompts * prompt + microbatch * response) + logits
-    return weights + 8 * trained + max(sampling, 4 * trained + activations)
+    reading = 0 if on_cuda or config.load_in_4bit else 4 * policy.parameters
+    return max(reading, weights + 8 * trained + max(sampling, 4 * trained + activations))
 
 
 def read_sizes(path: str, auto_class: Any = AutoModelForCausalLM) -> Sizes | None:

@@ -46,8 +46,9 @@ def start(config: Config) -> World:
         raise UserError(what, remedy="start them with torchrun or accelerate launch")
     try:
         store, number, size = next(rendezvous("env://", timeout=EXCHANGE_WAIT))
-        _join(device, store, number, size)
         MEETING["store"] = dist.PrefixStore("rlhf_dialog", store)
+        _check_interfaces(MEETING["store"], number, size)
+        _join(device, store, number, size)
         dist.all_reduce(torch.zeros(1))  # a network that does not connect the ranks ends the run now
         if device.type == "cuda":
             work: Any = dist.all_reduce(torch.zeros(1, device=device), async_op=True)
@@ -63,6 +64,17 @@ def start(config: Config) -> World:
             "address` lists the interfaces)"
         ) from error
     return World(number, size, device)
+
+
+def _check_interfaces(store: dist.Store, number: int, size: int) -> None:
+    """Raises UserError on all ranks when GLOO_SOCKET_IFNAME names an interface that the host of one of them does not have."""
+    there = [name for _, name in socket.if_nameindex()]
+    absent = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name and name not in there]
+    what = f"rank {number} on {socket.gethostname()} has no network interface {', '.join(absent)}; it has {', '.join(there)}"
+    store.set(f"interface of {number}", what if absent else "")
+    for other in range(size):
+        if found := store.get(f"interface of {other}").decode():
+            raise UserError(found, where="GLOO_SOCKET_IFNAME")
 
 
 def _join(device: torch.device, store: dist.Store, number: int, size: int) -> None:

@@ -71,13 +71,15 @@ def _run_silently(run: Callable[..., int], *given: Any) -> int:
 def _reported_by_rank_0() -> int:
     """Wait until rank 0 has reported why the run ends; returns its exit code, 0 when it is gone or takes over REPORT_TIMEOUT."""
     store, end = MEETING.get("store"), time.monotonic() + REPORT_TIMEOUT
+    reported = 0
     with suppress(RuntimeError):
-        while time.monotonic() < end:
+        while not reported and time.monotonic() < end:
             if store is not None and store.check(["reported"]):
-                store.add("noticed", 1)
-                return int(store.get("reported"))
-            time.sleep(0.1)
-    return 0
+                reported = int(store.get("reported"))
+                store.add("noticed", 1)  # rank 0 waits for it, and may hold the store
+            else:
+                time.sleep(0.1)
+    return reported
 
 
 class _LastWrite(io.TextIOBase):

@@ -35,7 +35,7 @@ LEAST = 1e-6  # nats: kernels that round equally in both shapes show less, or no
 MOST = 1e-2  # nats, of a limit
 ROWS, LONGEST = 8, 96  # of a trial; tokens of the longest row
 STEPS = 2  # tokens that come one by one
-LAYERS = 8  # that are tried on a GPU: models repeat their kinds of layers within as many
+LAYERS = 8  # that are tried of a large model: models repeat their kinds of layers within as many
 TEXT = (
     "Good morning ! I would like to book a table for six people on Saturday evening , if you still have one by the window . "
     "We are celebrating my sister's birthday , so a quiet corner would be lovely . Do you also serve "
@@ -117,8 +117,8 @@ def largest(first: Tensor, second: Tensor) -> float:
 
 @contextmanager
 def trial_form(lm: PreTrainedModel) -> Iterator[None]:
-    """Inside the block, a model on a GPU computes in strict float32, and has its first LAYERS layers alone, to save memory."""
-    if lm.device.type != "cuda":
+    """Inside the block, a model on a GPU, or with 16-bit weights, computes in strict float32, to save memory in LAYERS layers."""
+    if lm.device.type != "cuda" and not any(p.dtype in HALF for p in lm.parameters()):
         yield
         return
     number = getattr(lm.config.get_text_config(), "num_hidden_layers", None)

@@ -83,7 +83,7 @@ class Models:
 class Form:
     """The form in which a model is loaded.
 
-    `kept_types`: those of its file that linear layers keep on a GPU, of a model that is not trained; all else is float32.
+    `kept_types`: those of its file that linear layers keep under autocast, of a model that is not trained; all else is float32.
     `only_trunk`: its head is not read, and may be missing. `in_4bit`: its linear layers are quantized.
     """
 
@@ -277,7 +277,7 @@ def load_models(config: Config, device: torch.device) -> Models:
     options: dict[str, Any] = {"trust_remote_code": remote, "allow_pickle_weights": pickle}
     options["trusted_classes"] = [config.model_class]
     amp = autocast_of(config, device)
-    narrows = device.type == "cuda" and amp["use_amp"] and not (config.use_deepspeed or config.ref_ds_config)
+    narrows = amp["use_amp"] and not (config.use_deepspeed or config.ref_ds_config)
     trained, frozen = Form(config.packing, device), Form(config.packing, device, HALF if narrows else ())
     # LoRA's base, which each token is multiplied with, has no other 16-bit type than that of the products
     base = replace(trained, kept_types=(amp["amp_dtype"],) if narrows and config.use_lora else ())

@@ -2,7 +2,7 @@
 
 `precision: auto` is bf16 (autocast) on a GPU that has it, else fp32. Trained weights are float32 in any case.
 
-- **Frozen linear layers keep the checkpoint's 16-bit type on a GPU** (`narrow`). Autocast would round to the same numbers, so
+- **Frozen linear layers keep the checkpoint's 16-bit type** (`narrow`). Autocast would round to the same numbers, so
   not a bit changes. Embeddings and norms stay in float32, as autocast leaves them in the trained policy.
 - **TF32** multiplies what stays float32 on a GPU, but where fp32 is asked by name, or under the older `use_amp`.
 - **Frozen float32 weights are converted once a rollout** (`converted_once`), the output embedding once a pass (`get_copy`).

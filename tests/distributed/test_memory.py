@@ -1,6 +1,7 @@
 """The forecast of a run's memory: published counts, the formula by hand, what is free, and what is said of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,13 +82,16 @@ def test_a_cpu_by_hand(keys, expected):
 
 
 def test_16_bits_by_hand():
-    """Frozen weights of a GPU keep the 2 bytes of their checkpoint; those that are trained have 4, and a copy of 2."""
+    """Frozen weights keep the 2 bytes of their checkpoint; those that are trained have 4, and a copy of 2."""
     norms, copies = 8 * 10 * 1000, 2 * 10**9
     kept = 400 * (2 * 160_000 + norms) + LOGITS
     trained = 16 * 10**9 + copies + kept
     assert needed_bytes(settings(**FEW), BILLION, on_cuda=True) == trained + 2 * 10**9
-    assert needed_bytes(settings(**FEW, precision="bf16"), BILLION) == trained + 4 * 10**9
-    assert needed_bytes(settings(**FEW, use_lora=True), BILLION, on_cuda=True) == 2 * 10**9 + 16 * ADAPTER + kept
+    assert needed_bytes(settings(**FEW, precision="bf16"), BILLION) == trained + 2 * 10**9
+    assert needed_bytes(settings(**FEW, precision="bf16"), replace(BILLION, is_half=False)) == trained + 4 * 10**9
+    adapters = 2 * 10**9 + 16 * ADAPTER + kept
+    assert needed_bytes(settings(**FEW, use_lora=True), BILLION, on_cuda=True) == adapters
+    assert needed_bytes(settings(**FEW, use_lora=True, precision="bf16"), BILLION) == 4 * 10**9  # read in fp32
 
 
 def test_sampling_is_the_peak_of_many_rows():

@@ -73,7 +73,7 @@ def test_what_rank_0_does_not_know_is_told_by_the_rank_that_knows(tmp_path, monk
 
 
 class Store(dict):
-    """What the ranks have met through, in one process."""
+    """What the ranks have met through, in one process; what rank 0 reported ends with it, when another has noticed."""
 
     def set(self, key, value):
         self[key] = value
@@ -83,6 +83,8 @@ class Store(dict):
 
     def add(self, key, number):
         self[key] = self.get(key, 0) + number
+        if number:
+            self.pop("reported")
         return self[key]
 
 
