@@ -56,6 +56,13 @@ def test_template_and_sampling_of_an_agent_are_published_as_they_are(tmp_path):
     assert stored["temperature"] == 0.5
 
 
+def test_a_link_is_refused_because_it_may_be_of_any_file(folder, tmp_path):
+    (tmp_path / "secret").write_text("key")
+    (folder / "vocab.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match=r"vocab\.txt: is a link"):
+        published_files(folder, "--agent")
+
+
 @pytest.mark.parametrize(
     ("missing", "says"),
     [

@@ -111,7 +111,15 @@ def test_an_agent_of_a_run_of_another_bot_and_of_the_hub(tmp_path, bot, agent, m
         assert made.id != bot.id
 
 
-def test_links_to_the_blobs_of_the_hub_are_copied(tmp_path, agent):
+def test_links_out_of_an_agent_are_refused_but_those_to_the_blobs_of_the_hub(tmp_path, agent):
+    (tmp_path / "secret").write_text("not to be copied")
+    refused = r"bot: cannot be written: .*(absent|No such file)", r"notes\.txt: is a link out of"
+    for target, words in zip(("absent", tmp_path / "secret"), refused, strict=True):
+        (agent / "notes.txt").symlink_to(target)
+        with pytest.raises(UserError, match=words):
+            Bot.create(tmp_path / "bot", str(agent))
+        assert names(tmp_path) == {"model", "secret"}
+        (agent / "notes.txt").unlink()
     model = tmp_path / "models--a--b"
     (model / "snapshots/c").mkdir(parents=True)
     for path in agent.rename(model / "blobs").iterdir():
