@@ -155,7 +155,7 @@ def check_chosen(work: Work, models: Sequence[Path]) -> None:
         raise UserError(f"{path}: is not there, and the test split is read after it alone; run the same command again")
     if read_json(path, shape=dict[str, Any])["configuration"] != fingerprint_of(*models):
         raise UserError(
-            f"{path}: is of other models than those in {work.root}; remove it, and run the same command again"
+            f"{path}: is of other models than those in {work.root}; remove it with the folders validation and test, and run again"
         )
 
 
