@@ -1,8 +1,8 @@
 """Every command in front of a folder in which one file is a link out of it, or a pipe: exit code 2 with the name of the file.
 
 Nothing of what the link leads to is shown or written, and nothing waits for the pipe; nothing is written through a link.
-The rule is tested here twice: by its own cases ("the rule"), and by one run of each command. Readers have no tests of it, but those that
-look a second time behind a command: the copy of an agent into a bot, and what is published.
+The rule is tested here twice: by its own cases ("the rule"), and by one run of each command. Readers have no tests of
+it, but those that look a second time behind a command: the copy of an agent into a bot, and what is published.
 """
 
 import json
