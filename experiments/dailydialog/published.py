@@ -67,7 +67,7 @@ def stored(table: "Table", row: str) -> "Replies":
     """The replies of a row. Raises UserError where they are not there any more."""
     found = table.stored(row)
     if found is None:
-        raise UserError(f"{table.folder}: has lost the replies of {row}; begin the stage again with --again test")
+        raise UserError(f"{table.folder}: has lost the replies of {row}; remove that folder, and run again")
     return found
 
 

@@ -132,7 +132,7 @@ def train_dpo(work: Work) -> None:
     folder = work.folder("dpo")
     yaml = read_yaml(shipped_folder("configs") / sizes.SFT)
     plan = {"model": str(work.model("sft")), "pairs": str(work.folder("best_of_4") / "pairs.jsonl")}
-    keys = {"learning_rate": LOW_RATE, "beta": 0.1, "batch_size": 16, "seed": 0} | work.small("dpo")
+    keys: Keys = {"learning_rate": LOW_RATE, "beta": 0.1, "batch_size": 16, "seed": 0} | work.small("dpo")
     keys |= {"separator": "<EOU>", "max_prompt_length": yaml["max_prompt_length"]}
     replace_json(folder / "dpo.json", plan | keys | {"output": str(work.model("dpo"))})
     run_jobs([calls.program("dpo", folder / "dpo.json", folder / "log.txt", work.model("dpo"))])

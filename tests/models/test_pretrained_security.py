@@ -248,6 +248,15 @@ def test_secrets_of_the_environment_are_in_no_file_of_a_run(folder, tmp_path, mo
     assert MARKER not in captured.out + captured.err
 
 
+def test_settings_that_are_a_link_to_a_secret_do_not_show_it(folder, tmp_path):
+    (tmp_path / "credentials.json").write_text(json.dumps({"token": MARKER, "temperature": MARKER}), encoding="utf-8")
+    (folder / "rlhf_dialog.json").symlink_to(tmp_path / "credentials.json")
+    with pytest.raises(UserError) as error:
+        ChatAgent.load(folder)
+    assert "rlhf_dialog.json" in str(error.value)
+    assert MARKER not in str(error.value)
+
+
 # connections
 
 

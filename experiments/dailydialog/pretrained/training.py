@@ -89,7 +89,7 @@ def policy_keys(work: Work) -> Keys:
 def chosen_settings(work: Work) -> dict[str, Keys]:
     """What validation has chosen for each way."""
     path = work.folder("settings") / CHOSEN_SETTING
-    chosen: dict[str, Keys] = read_json(path, end="; begin again with --again settings")["keys"]
+    chosen: dict[str, Keys] = read_json(path, end="; remove it, and run again")["keys"]
     return chosen
 
 

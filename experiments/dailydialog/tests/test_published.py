@@ -61,5 +61,5 @@ def test_own_rows_stand_beside_the_published_ones(work):
 
 def test_replies_that_are_lost(work):
     RowFile(work.folder("test") / "at_1", "start_0").texts.unlink()
-    with pytest.raises(UserError, match="--again test"):
+    with pytest.raises(UserError, match="lost the replies of start_0"):
         list(published.markdown(work))
