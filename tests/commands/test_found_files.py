@@ -2,7 +2,7 @@
 
 Nothing of what the link leads to is shown or written, and nothing waits for the pipe; nothing is written through a link.
 The rule is tested here twice: by its own cases ("the rule"), and by one run of each command. Readers have no tests of
-it, but those that look a second time behind a command: the copy of an agent into a bot, and what is published.
+it, but those that look a second time behind a command: the copy of an agent into a bot, what is published, a checkpoint.
 """
 
 import json

@@ -118,6 +118,17 @@ def test_a_pointer_that_leaves_the_folder_is_refused(tmp_path, caplog):
         newest_checkpoint(tmp_path)
 
 
+def test_a_checkpoint_or_pointer_of_links_is_refused(tmp_path):
+    saved = write(tmp_path / "checkpoints", 1)
+    for path in (saved, saved / "trainer.json", tmp_path / "checkpoints/latest"):
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(UserError, match=r"is a link out of"):
+            checkpoint.read_state(tmp_path / "checkpoints")
+        path.unlink()
+        (tmp_path / "elsewhere").rename(path)
+
+
 @pytest.mark.parametrize("state", ["[]", "{}", '{"format_version": 1}', "null", "{"])
 def test_a_state_that_is_none_is_the_users_error(tmp_path, state):
     (write(tmp_path, 1) / "trainer.json").write_text(state)
