@@ -31,7 +31,7 @@ def check_shape(tree: Any, shape: Any) -> None:
     TypeAdapter(shape).validate_python(tree, strict=True)
 
 
-def refuse_newer(place: Path, version: int, known: int, kind: str = "format") -> None:
+def refuse_newer(place: Path | str, version: int, known: int, kind: str = "format") -> None:
     """Raises UserError for what a newer program has written."""
     if version > known:
         raise UserError(

@@ -1,4 +1,4 @@
-"""`python -m experiments.dailydialog --data_path PATH --work DIR [--size short] [--until STAGE]`."""
+"""`python -m experiments.dailydialog --data_path PATH --work DIR [--size short]`."""
 
 import sys
 

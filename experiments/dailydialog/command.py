@@ -2,37 +2,32 @@
 
 python -m experiments.dailydialog --data_path data/dailydialog --work DIR --size short
 
-Everything is written below --work: a folder for each stage, with its logs, and results.md in the end. The same command goes on
-where an earlier one was stopped, however that was. The first stage measures the machine and says how long the others take.
+Everything is written below --work: a folder for each stage, with its logs, and results.md in the end. A stage whose result is
+there is not made again, so the same command goes on where an earlier one was stopped, however that was.
 """
 
-import errno
-import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from experiments.dailydialog.pretrained import checks
-from experiments.dailydialog.pretrained import stages as pretrained_stages
+from experiments.dailydialog import measuring, table, training
+from experiments.dailydialog.pretrained import checks, choosing
+from experiments.dailydialog.pretrained import measuring as pretrained_measuring
 from experiments.dailydialog.pretrained import table as pretrained_table
-from experiments.dailydialog.record import forget
-from experiments.dailydialog.scene import ESTIMATE, Scene
+from experiments.dailydialog.pretrained import training as pretrained_training
 from experiments.dailydialog.sizes import SIZES, SMOLLM2
-from experiments.dailydialog.stages import STAGES, Stage, after, run_stage
-from experiments.dailydialog.table import RESULTS, blind_command
-from rlhf_dialog.commands.command_line import program
+from experiments.dailydialog.work import Work
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.runs.lock import lock_folder
-from rlhf_dialog.terminal import Console, lasting
+from rlhf_dialog.terminal import lasting
 
-DISK = {"short": 3 * 2**30, "full": 8 * 2**30, "tiny": 2**26}  # bytes
-DISK |= {"pretrained": 12 * 2**30, "pretrained_full": 14 * 2**30, "pretrained_tiny": 2**27}
-ALL_NAMES = tuple(dict.fromkeys(stage.name for stage in (*STAGES, *pretrained_stages.STAGES)))
+Stage = tuple[str, str, Callable[[Work], None]]
 
 
 class DailyDialogOptions(Options):
@@ -46,11 +41,6 @@ class DailyDialogOptions(Options):
         "short",
         choices=tuple(SIZES),
     )
-    until: str | None = option("end after this stage", choices=ALL_NAMES)
-    only: str | None = option("run this stage alone", choices=ALL_NAMES)
-    again: str | None = option(
-        "remove this stage with all that were made from it, and begin them again", choices=ALL_NAMES
-    )
     fetched: Path = option(
         "folder of `experiments.smollm2 fetch smollm2 minilm`, whose models judge too where they are there (default: fetched)",
         Path("fetched"),
@@ -60,100 +50,69 @@ class DailyDialogOptions(Options):
     )
 
 
+def supervised(name: str, title: str) -> Stage:
+    return name, title, partial(training.train_supervised, stage=name)
+
+
+STAGES: tuple[Stage, ...] = (
+    ("sft", "supervised fine-tuning of a small GPT-2 from scratch", training.train_sft),
+    supervised("relevance", "the relevance model of the reward"),
+    supervised("relevance_order", "the reward's second relevance model, which knows the order of words"),
+    supervised("judge_convolution", "a judge of relevance: another architecture, the other half of the dialogues"),
+    supervised("judge_bag", "a second judge of relevance: another seed, the other half of the dialogues"),
+    supervised("act_judge", "a judge of acts"),
+    ("audit", "look for holes of the reward", training.audit_reward),
+    ("ppo", "PPO from the SFT model, several seeds and estimators", training.train_ppo),
+    ("best_of_4", "what PPO's tokens are worth as draws: SFT on the best of four", training.train_on_best),
+    ("dpo", "DPO on the best and the worst of the same draws", training.train_dpo),
+    ("validation", "measure on validation; chosen.json says what the test split is read for", measuring.validate),
+    ("test", "measure on test", measuring.test),
+    ("table", "the table of results", table.write),
+)
+PRETRAINED_STAGES: tuple[Stage, ...] = (
+    ("sft", "supervised fine-tuning of all weights of the chat model", pretrained_training.train_sft),
+    supervised("intent", "the act classifier of the reward: MiniLM, on one half of the dialogues"),
+    supervised("next_act", "the act that is expected next, from the prompt alone: MiniLM, on the same half"),
+    supervised("act_judge", "a judge of acts: a BERT from scratch, on the other half"),
+    supervised("act_judge_minilm", "a second judge of acts: MiniLM, on the other half"),
+    ("settings", "short runs of PPO with each of the settings, chosen on validation", choosing.choose),
+    ("ppo", "PPO: rloo with the expected intent, gae as in OpenRL's documentation", pretrained_training.train_ppo),
+    ("speed", "our benchmark with the settings of OpenRL's documentation", pretrained_training.benchmark),
+    (
+        "validation",
+        "measure on validation; chosen.json says what the test split is read for",
+        pretrained_measuring.validate,
+    ),
+    ("test", "measure on test", pretrained_measuring.test),
+    ("leak", "has the start seen the test split before?", pretrained_measuring.find_leaks),
+    ("chat", "lines of other people, answered by each model", pretrained_measuring.chat),
+    ("table", "the tables of results", pretrained_table.write),
+)
+
+
 def run(options: DailyDialogOptions) -> None:
     """Run the stages. Raises UserError for what cannot work, and for a stage that fails."""
     check(options)
-    progress = Progress(Console(highlight=False), stages_of(options.size))
     fetched = options.fetched.absolute() if options.fetched.is_dir() else None
-    work = options.work.absolute()
     model = options.model and options.model.absolute()
-    scene = Scene(options.data_path.absolute(), work, options.size, fetched, progress.minute, model)
-    with lock_folder(work):
-        if options.again:
-            removed = after(options.again, stages_of(options.size))
-            progress.console.print(f"begun again: {', '.join(removed)}")
-            forget(work, removed)
-        try:
-            run_stages(options, scene, progress)
-        except (KeyboardInterrupt, SignalExit):
-            sys.stderr.write(
-                f"\nstopped in the stage {progress.name}; the same command goes on:\n{command_of(options)}\n"
-            )
-            raise
-    if (work / RESULTS).is_file():
-        readings = pretrained_table.blind_commands(scene) if scene.size.pretrained else [blind_command(scene)]
-        lines = [f"\nthe table: {options.work / RESULTS}", *(f"a blind reading: {reading}" for reading in readings)]
-        progress.console.print("\n".join(lines), soft_wrap=True)
-
-
-def stages_of(size: str) -> tuple[Stage, ...]:
-    """The stages of a size, in their order."""
-    return pretrained_stages.STAGES if SIZES[size].pretrained else STAGES
-
-
-def run_stages(options: DailyDialogOptions, scene: Scene, progress: "Progress") -> None:
-    """Run what --until and --only name, and say what was estimated after the first stage."""
-    for stage in progress.asked(options.until, options.only):
-        progress.begin(stage.name, stage.title, scene)
-        start = time.monotonic()
-        if run_stage(stage, scene):
-            progress.console.print("done before, skipped")
-        else:
-            progress.console.print(f"({lasting(time.monotonic() - start)})")
-        if stage.name == ESTIMATE:
-            say_estimate(scene, progress.console)
-
-
-def say_estimate(scene: Scene, console: Console) -> None:
-    """One line for each stage with its minutes, and one for all."""
-    minutes = scene.plan["minutes"]
-    for name, number in minutes.items():
-        console.print(f"  {name:<20}{number:8.1f} min")
-    console.print(f"  {'all':<20}{sum(minutes.values()):8.1f} min; PPO: {scene.plan['tokens']:,} tokens in each run")
-
-
-class Progress:
-    """Stage, share, time so far and time left."""
-
-    def __init__(self, console: Console, stages: tuple[Stage, ...] = STAGES) -> None:
-        self.console, self.start, self.name, self.number = console, time.monotonic(), "", 0
-        self.stages, self.names = stages, [stage.name for stage in stages]
-        self.minutes: dict[str, float] = {}
-
-    def asked(self, until: str | None, only: str | None) -> list[Stage]:
-        """The stages up to one, or one alone."""
-        last = self.names.index(until) + 1 if until else len(self.names)
-        return [stage for stage in self.stages[:last] if only in (None, stage.name)]
-
-    def begin(self, name: str, title: str, scene: Scene) -> None:
-        """Say which stage begins."""
-        self.name, self.number, self.began = name, self.names.index(name) + 1, time.monotonic()
-        if name != ESTIMATE:
-            self.minutes = scene.plan["minutes"]
-        self.console.print(
-            f"\n[bold]{self.number}/{len(self.names)} {name}: {title}[/bold]{self.left(0.0)}", soft_wrap=True
-        )
-
-    def minute(self, share: float) -> None:
-        """Say how far the stage is."""
-        elapsed = lasting(time.monotonic() - self.began)
-        self.console.print(
-            f"{self.number}/{len(self.names)} {self.name}: {share:.0%}, {elapsed} elapsed{self.left(share)}"
-        )
-
-    def left(self, share: float) -> str:
-        """What the rest takes, by the estimates, and by how the stage at work compares with its own."""
-        if not self.minutes:
-            return ""
-        here = 60 * self.minutes.get(self.name, 0.0)
-        elapsed = time.monotonic() - self.began
-        slower = max(elapsed / (share * here), 1.0) if share > 0.1 and here else 1.0
-        later = sum(60 * self.minutes.get(name, 0.0) for name in self.names[self.number :])
-        return f", about {lasting(here * (1 - share) * slower + later)} left"
+    work = Work(options.data_path.absolute(), options.work.absolute(), options.size, fetched, model)
+    stages = PRETRAINED_STAGES if work.size.pretrained else STAGES
+    with lock_folder(work.root):
+        for number, (name, title, make) in enumerate(stages, start=1):
+            print(f"\n{number}/{len(stages)} {name}: {title}", flush=True)
+            began = time.monotonic()
+            try:
+                make(work)
+            except (KeyboardInterrupt, SignalExit):
+                sys.stderr.write(f"\nstopped in the stage {name}; the same command goes on\n")
+                raise
+            print(f"  {lasting(time.monotonic() - began)}", flush=True)
+    readings = pretrained_table.blind_commands(work) if work.size.pretrained else [table.blind_command(work)]
+    print("\n".join([f"\nthe table: {options.work / table.RESULTS}", *(f"a blind reading: {one}" for one in readings)]))
 
 
 def check(options: DailyDialogOptions) -> None:
-    """Raises UserError for data that is not there, a folder that cannot be used, or too little room on the disk."""
+    """Raises UserError for data or models that are not there, and for a folder that git would track."""
     if not options.data_path.is_dir():
         raise UserError(
             f"--data_path: '{options.data_path}' is not a folder; name the one with train/dialogues_train.txt of DailyDialog"
@@ -164,27 +123,10 @@ def check(options: DailyDialogOptions) -> None:
             raise UserError(
                 f"--data_path: '{options.data_path}' has no {split}/dialogues_{split}.txt; name DailyDialog's original folder"
             )
-    names = [stage.name for stage in stages_of(options.size)]
-    for flag, name in (("until", options.until), ("only", options.only), ("again", options.again)):
-        if name and name not in names:
-            raise UserError(
-                f"--{flag}: the size {options.size} has no stage '{name}'; its stages are {', '.join(names)}"
-            )
-    if options.only and options.until:
-        raise UserError("--only runs one stage, --until all up to one; give one of them")
-    above = next(parent for parent in (options.work.absolute(), *options.work.absolute().parents) if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise UserError(f"--work: '{options.work}' cannot be written: {os.strerror(errno.EACCES)}; name another folder")
-    if is_tracked(options.work.absolute(), above):
+    if is_tracked(options.work.absolute()):
         raise UserError(
             f"--work: '{options.work}' is in a git checkout that would track it; name a folder outside of it, since what is "
             "written holds text of the data"
-        )
-    free = shutil.disk_usage(above).free
-    if free < DISK[options.size]:
-        raise UserError(
-            f"--work: '{options.work}' has {free / 2**30:.1f} GiB free, and a {options.size} run needs "
-            f"{DISK[options.size] / 2**30:.1f}; make room, or name another disk"
         )
     if SIZES[options.size].pretrained:
         checks.check(options.data_path, options.fetched, options.model)
@@ -197,8 +139,9 @@ def check(options: DailyDialogOptions) -> None:
         )
 
 
-def is_tracked(work: Path, above: Path) -> bool:
-    """Whether the folder lies in a git checkout that does not ignore it; `above`: the nearest folder that is there."""
+def is_tracked(work: Path) -> bool:
+    """Whether the folder lies in a git checkout that does not ignore it."""
+    above = next(parent for parent in (work, *work.parents) if parent.is_dir())
     git = shutil.which("git")
     if git is None:
         return any((parent / ".git").exists() for parent in (work, *work.parents))
@@ -208,15 +151,6 @@ def is_tracked(work: Path, above: Path) -> bool:
     return (
         subprocess.run([git, "check-ignore", "-q", f"{work}/log.txt"], cwd=above, capture_output=True).returncode == 1
     )
-
-
-def command_of(options: DailyDialogOptions) -> str:
-    """The command that goes on, without --again."""
-    words = ["--data_path", options.data_path, "--work", options.work, "--size", options.size]
-    words += ["--until", options.until] if options.until else []
-    words += ["--only", options.only] if options.only else []
-    words += ["--fetched", options.fetched, *(["--model", options.model] if options.model else [])]
-    return " ".join([program(), *map(str, words)])
 
 
 main = partial(run_command, DailyDialogOptions, run)  # the command line; returns the exit code

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.dailydialog.reading import title_of
-from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import RLOO, START
+from experiments.dailydialog.work import Work
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.metrics_file import read_metrics
 
@@ -40,26 +40,26 @@ WHY = (
 )
 
 
-def markdown(scene: Scene) -> Iterator[str]:
+def markdown(work: Work) -> Iterator[str]:
     """The rows of this run, then those that were published."""
     yield from ("## Beside what was published", "", WHY, "", f"| replies | FPS | {' | '.join(COLUMNS.values())} |")
     yield "|---" * (len(COLUMNS) + 2) + "|"
-    agents = [agent.folder for agent in scene.size.agents if agent.name == RLOO]
+    agents = [agent.folder for agent in work.size.agents if agent.name == RLOO]
     rows = {START: [f"{START}_0"], RLOO: [f"{folder}_0" for folder in agents]} | {name: [name] for name in SPOKEN}
-    table = table_of(scene, TEMPERATURE)
+    table = table_of(work, TEMPERATURE)
     for name, several in rows.items():
         points = [legacy(table, row) for row in several]
         means = [float(np.mean([one[metric] for one in points])) for metric in COLUMNS]
-        yield line(title_of(name), speed(scene, agents) if name == RLOO else None, *means)
+        yield line(title_of(name), speed(work, agents) if name == RLOO else None, *means)
     for title, values in PUBLISHED.items():
         yield line(title, *values)
 
 
-def table_of(scene: Scene, temperature: float) -> "Table":
+def table_of(work: Work, temperature: float) -> "Table":
     """The prompts and kept replies of test at this temperature."""
     from experiments.dailydialog.rows import Plan, Table
 
-    path = scene.folder("test") / f"at_{temperature:g}.json"
+    path = work.folder("test") / f"at_{temperature:g}.json"
     return Table(Plan(**json.loads(path.read_text(encoding="utf-8"))))
 
 
@@ -67,7 +67,7 @@ def stored(table: "Table", row: str) -> "Replies":
     """The replies of a row. Raises UserError where they are not there any more."""
     found = table.stored(row)
     if found is None:
-        raise UserError(f"{table.folder}: has lost the replies of {row}; begin the stage again with --again test")
+        raise UserError(f"{table.folder}: has lost the replies of {row}; remove that folder, and run again")
     return found
 
 
@@ -80,9 +80,9 @@ def legacy(table: "Table", row: str) -> dict[str, float]:
     return judged | measure(stored(table, row), Judges(legacy_eou=True)).points()
 
 
-def speed(scene: Scene, folders: list[str]) -> float:
+def speed(work: Work, folders: list[str]) -> float:
     """Tokens a second, the mean of these runs."""
-    paths = [Path(scene.folder("ppo") / folder / "metrics.jsonl") for folder in folders]
+    paths = [Path(work.folder("ppo") / folder / "metrics.jsonl") for folder in folders]
     return float(np.mean([read_metrics(path)[-1]["FPS"] for path in paths]))
 
 

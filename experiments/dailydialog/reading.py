@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.dailydialog.numbers import RowFile
-from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import (
     BEST,
     BEST_SFT,
@@ -20,6 +19,7 @@ from experiments.dailydialog.sizes import (
     TEMPERATURES,
 )
 from experiments.dailydialog.systems import System
+from experiments.dailydialog.work import Work
 
 WITH_INTERVAL = {
     "relevance_r1": "R@1 convolution",
@@ -50,28 +50,28 @@ TITLES = {START: "SFT", BEST_SFT: "SFT on best of 4", DPO: "DPO", RLOO: "PPO, rl
 TITLES |= {SHIFT: "SFT, mean logit shift", LEARNED: "SFT, learned bias", MATCHED: "SFT, distinct-2 of PPO"}
 
 
-def systems(scene: Scene, stage: str, temperature: float) -> dict[str, System]:
+def systems(work: Work, stage: str, temperature: float) -> dict[str, System]:
     """Every system that the stage has measured, by its title, in the order of the table."""
-    folder, draws = scene.folder(stage) / f"at_{temperature:g}", scene.size.draws if stage == "test" else 1
+    folder, draws = work.folder(stage) / f"at_{temperature:g}", work.size.draws if stage == "test" else 1
     names: dict[str, list[list[str]]] = {START: [_draws(START, draws)]}
-    names |= {agent.start: [_draws(agent.start, draws)] for agent in scene.size.agents if agent.start}
-    for agent in scene.size.agents:
+    names |= {agent.start: [_draws(agent.start, draws)] for agent in work.size.agents if agent.start}
+    for agent in work.size.agents:
         names.setdefault(agent.name, []).append(_draws(agent.folder, draws))
     names |= {f"{BEST}_{count}": [[f"{BEST}_{count}"]] for count in COUNTS}
-    first = scene.size.agents[0]
+    first = work.size.agents[0]
     names |= {f"{first.name}_{BEST}_{count}": [[f"{first.folder}_{BEST}_{count}"]] for count in COUNTS}
     names |= {one: [[f"{one}_0"]] for one in (BEST_SFT, DPO)}
-    names[SHIFT] = [[f"{SHIFT}_{agent.seed}"] for agent in scene.size.agents if agent.name == RLOO]
+    names[SHIFT] = [[f"{SHIFT}_{agent.seed}"] for agent in work.size.agents if agent.name == RLOO]
     names |= {name: [[name]] for name in (LEARNED, MATCHED, *SAID)}
     found = {name: _read(name, folder, rows) for name, rows in names.items()}
     return {one.title: one for one in found.values() if one is not None}
 
 
-def pretrained(scene: Scene) -> Iterator[System]:
+def pretrained(work: Work) -> Iterator[System]:
     """What a pretrained language model has read, if one was there."""
-    folder = scene.folder("test") / "pretrained"
+    folder = work.folder("test") / "pretrained"
     names: dict[str, list[list[str]]] = {START: [[f"{START}_0"]]}
-    for agent in scene.size.agents:
+    for agent in work.size.agents:
         names.setdefault(agent.name, []).append([f"{agent.folder}_0"])
     names |= {f"{BEST}_2": [[f"{BEST}_2"]], BEST_SFT: [[f"{BEST_SFT}_0"]], "true_replies": [["true_replies"]]}
     yield from (one for name, rows in names.items() if (one := _read(name, folder, rows)))
@@ -94,13 +94,13 @@ def title_of(name: str) -> str:
     return TITLES.get(name, name.replace("_", " ") if name in UNTRAINED else f"PPO, {name}")
 
 
-def validation_table(scene: Scene) -> dict[str, dict[str, dict[str, float | None]]]:
+def validation_table(work: Work) -> dict[str, dict[str, dict[str, float | None]]]:
     """Temperature -> system -> metric -> mean, for `chosen.json`."""
     metrics = [*WITH_INTERVAL, *POINTS]
     return {
         f"{t:g}": {
             title: {metric: system.point(metric) for metric in metrics}
-            for title, system in systems(scene, "validation", t).items()
+            for title, system in systems(work, "validation", t).items()
         }
         for t in TEMPERATURES
     }

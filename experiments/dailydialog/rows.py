@@ -143,7 +143,6 @@ class Table:
         answers, agent = self.answers(row)
         if answers is None:
             return
-        drawn = time.monotonic() - began
         measured = measure.measure(answers, self.judges)
         if self.plan.seed_columns:
             columns.add(measured, answers.dialogues, self.second_judge, self.plan.seed)
@@ -152,7 +151,7 @@ class Table:
         if row.kind == "best":  # of independent draws
             moved = self.kl(self.agent(row) if row.model else self.start, answers, log_ratios)
             measured.per_prompt["kl"] = moved + best_of_n_kl(row.count)
-        file.write(measured, {"seconds": time.monotonic() - began, "drawing": drawn, "prompts": len(self.prompts)})
+        file.write(measured, {"seconds": time.monotonic() - began})
 
     def answers(self, row: Row) -> tuple[Replies | None, ChatAgent | None]:
         """The replies, and the agent of which the start's distance is measured."""

@@ -17,7 +17,6 @@ SFT, RELEVANCE, ORDER, JUDGE, ACTS, PPO, CHAT = (
     )
 )
 SEED_PPO, INTENT = "nlp_ppo.yaml", "intent_dailydialog_small.yaml"
-STEP, FEWEST = 10_000, 40_000  # tokens of PPO
 SMOLLM2, MINILM, CHITCHAT = "smollm2", "minilm", "chitchat"  # folders of --fetched
 MODEL = "model"  # what --model names
 TEMPERATURES = (1.0, 0.7)
@@ -58,7 +57,7 @@ class Agent:
 class Training:
     """A supervised stage: its command, the shipped YAML, and what is changed there.
 
-    `start`: the folder of --fetched that it begins with, or MODEL; None: from scratch. `data`: a folder of `Scene.dialogues`;
+    `start`: the folder of --fetched that it begins with, or MODEL; None: from scratch. `data`: a folder of `Work.dialogues`;
     None: --data_path.
     """
 
@@ -70,7 +69,7 @@ class Training:
 
 
 SUPERVISED = {
-    "sft": Training("train-sft", SFT, {"patience": None}),
+    "sft": Training("train-sft", SFT, {"patience": None, "epochs": 2}),
     "relevance": Training("train-relevance-model", RELEVANCE),
     "relevance_order": Training("train-relevance-model", ORDER),
     "judge_convolution": Training("train-relevance-model", JUDGE),
@@ -87,8 +86,7 @@ class Size:
     """
 
     agents: tuple[Agent, ...]
-    minutes: float | None  # of all runs of PPO, two side by side, which decide their tokens; None: all tokens
-    tokens: int  # of a run of PPO, at most
+    tokens: int  # of a run of PPO
     test_prompts: int | None  # of whole dialogues; None: all
     validation_prompts: int
     pretrained_prompts: int  # that the pretrained judges read
@@ -97,13 +95,10 @@ class Size:
     bias_tokens: int = 100_000  # that a learned bias generates with each rate
     bias_rates: tuple[float, ...] = BIAS_RATES
     bias_step: int = 32  # prompts of a step of it
-    measured_steps: int = 20  # of the supervised trainings that `estimate` measures
-    measured_prompts: int = 64
     audit: tuple[str, ...] = ()
     small: dict[str, Keys] = field(default_factory=dict)
     supervised: dict[str, Training] = field(default_factory=lambda: SUPERVISED)
     pretrained: bool = False
-    budgets: dict[str, float] = field(default_factory=dict)  # minutes of stages; a stage without: all of it
     settings: dict[str, tuple[Keys, ...]] = field(default_factory=dict)  # of each way of PPO; validation chooses one
     setting_tokens: int = 12_000  # of a run of each
     leak_dialogues: int = 200
@@ -133,7 +128,6 @@ ESTIMATORS: dict[str, Keys] = {
 }
 SHORT = Size(
     agents=agents_of(("gae",)),
-    minutes=40,
     tokens=200_000,
     test_prompts=1500,
     validation_prompts=500,
@@ -148,7 +142,6 @@ FULL = Size(
         *agents_of(("gae", "grpo", "reinforce_pp")),
         Agent("rloo_smollm2", 0, CHAT, {"max_iterations": None, "system_prompt": None}, SMOLLM2),
     ),
-    minutes=None,
     tokens=330_000,
     test_prompts=None,
     validation_prompts=500,
@@ -162,7 +155,6 @@ _SHALLOW: Keys = {"vocab_size": 400, "use_amp": False, "epochs": 1}
 _NARROW: Keys = {**_SHALLOW, "hidden_size": 8, "batch_size": 32}
 TINY = Size(
     agents=(Agent(RLOO, 0), Agent(RLOO, 1), Agent("gae", 0, keys=ESTIMATORS["gae"])),
-    minutes=None,
     tokens=600,
     test_prompts=60,
     validation_prompts=30,
@@ -170,8 +162,6 @@ TINY = Size(
     draws=2,
     bias_prompts=16,
     bias_tokens=300,
-    measured_steps=3,
-    measured_prompts=16,
     audit=("--max_prompts", "20", "--search_prompts", "10", "--search_replies", "100", "--search_rounds", "4"),
     small={
         "sft": {**_SHALLOW, "n_layer": 1, "n_embd": 16, "n_head": 2, "evals": 1, "max_eval_prompts": 20},
@@ -222,7 +212,7 @@ def pretrained_agents(seeds: int) -> tuple[Agent, ...]:
     return tuple(Agent(name, seed, SEED_PPO, POLICY | keys) for name, keys in ways for seed in range(seeds))
 
 
-_ENCODER: Keys = {"learning_rate": 5e-5}
+_ENCODER: Keys = {"learning_rate": 5e-5, "epochs": 1}
 _WHOLE_TURNS: Keys = {"turn_separator": "chat_template", "context_size": 1000, "max_prompt_length": 512}
 _PRETRAINED_SUPERVISED = {
     "sft": Training(
@@ -231,6 +221,7 @@ _PRETRAINED_SUPERVISED = {
         {
             **_WHOLE_TURNS,
             "patience": None,
+            "epochs": 0.12,
             "learning_rate": 2e-4,
             "batch_size": 8,
             "evals": 1,
@@ -246,7 +237,6 @@ _PRETRAINED_SUPERVISED = {
 }
 PRETRAINED = Size(
     agents=pretrained_agents(3),
-    minutes=None,
     tokens=50_000,
     test_prompts=500,
     validation_prompts=200,
@@ -256,17 +246,20 @@ PRETRAINED = Size(
     bias_tokens=12_000,
     bias_rates=(0.15,),
     bias_step=8,  # 12 steps
-    measured_steps=4,
-    measured_prompts=16,
     supervised=_PRETRAINED_SUPERVISED,
     pretrained=True,
-    budgets={"sft": 20, "intent": 4, "next_act": 4, "act_judge_minilm": 4},
     settings={
         RLOO: ({"lr": 1e-4}, {"lr": 3e-4}),
         GAE: ({"lr": 1e-5, "critic_lr": 1e-3}, {"lr": 3e-5, "critic_lr": 1e-3}),
     },
 )
-PRETRAINED_FULL = replace(PRETRAINED, tokens=100_000, test_prompts=1500, budgets={}, bias_tokens=100_000)
+PRETRAINED_FULL = replace(
+    PRETRAINED,
+    tokens=100_000,
+    test_prompts=1500,
+    bias_tokens=100_000,
+    small={"sft": {"epochs": 1}, **{name: {"epochs": 2} for name in ("intent", "next_act", "act_judge_minilm")}},
+)
 PRETRAINED_TINY = replace(
     PRETRAINED,
     agents=pretrained_agents(2),
@@ -275,9 +268,6 @@ PRETRAINED_TINY = replace(
     validation_prompts=12,
     bias_prompts=8,
     bias_tokens=40,
-    measured_steps=2,
-    measured_prompts=8,
-    budgets={},
     setting_tokens=50,
     leak_dialogues=8,
     chat_lines=3,

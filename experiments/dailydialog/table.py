@@ -1,4 +1,4 @@
-"""The table of results: verdict, targets, all rows, what was trained and how long it took. It holds no text of the data."""
+"""The table of results: verdict, targets, all rows, and what was trained. It holds no text of the data."""
 
 import math
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from pathlib import Path
 
 from experiments.dailydialog import choosing, curve, published
 from experiments.dailydialog.reading import POINTS, RLOO, WITH_INTERVAL, pretrained, systems, title_of
-from experiments.dailydialog.record import done
-from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import BEST, BEST_SFT, COUNTS, LEARNED, MATCHED, SHIFT, START, TEMPERATURES
 from experiments.dailydialog.systems import System
 from experiments.dailydialog.targets import Target, targets
+from experiments.dailydialog.training import supervised_keys
+from experiments.dailydialog.work import Work
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.evaluation.intervals import Interval
 from rlhf_dialog.json_files import read_json
@@ -19,10 +19,10 @@ LEGACY = {"meteor": "METEOR", "rouge1": "ROUGE-1", "rougeLsum": "ROUGE-Lsum", "s
 RESULTS = "results.md"
 
 
-def write(scene: Scene) -> None:
+def write(work: Work) -> None:
     """Write DIR/results.md, and the replies for a blind reading."""
-    tables = {t: systems(scene, "test", t) for t in TEMPERATURES}
-    few = {one.title: one for one in pretrained(scene)}
+    tables = {t: systems(work, "test", t) for t in TEMPERATURES}
+    few = {one.title: one for one in pretrained(work)}
     lines = ["# DailyDialog: results", "", *verdict(tables, few)]
     for temperature, rows in tables.items():
         lines += [
@@ -35,23 +35,23 @@ def write(scene: Scene) -> None:
             "",
             *choosing.sentences(rows),
         ]
-        choosing.draw(rows, scene.work / picture_name(temperature))
+        choosing.draw(rows, work.root / picture_name(temperature))
     lines += ["", "## METEOR, ROUGE and BLEU", ""]
     for temperature, rows in tables.items():
         lines += [f"Temperature {temperature:g}:", "", *markdown(rows, {}, LEGACY, {}, "{:.3f}"), ""]
     lines += [
-        *published.markdown(scene),
+        *published.markdown(work),
         "",
-        *curve.markdown(scene),
+        *curve.markdown(work),
         "",
-        *trained(scene),
+        *trained(work),
         "",
-        *audited(scene),
+        *audited(work),
         "",
-        *notes(scene),
+        *notes(work),
     ]
-    replace_file(scene.work / RESULTS, "\n".join(lines) + "\n")
-    write_replies(scene)
+    replace_file(work.root / RESULTS, "\n".join(lines) + "\n")
+    write_replies(work)
 
 
 def picture_name(temperature: float) -> str:
@@ -114,33 +114,22 @@ def _cell(found: Interval | None) -> str:
     return "-" if found is None else f"{found['mean']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
 
 
-def trained(scene: Scene) -> Iterator[str]:
-    """What was trained, with what it was worth, and how long each stage took."""
-    plan = scene.plan
-    words = read_json(scene.folder("sft") / "words.json")
+def trained(work: Work) -> Iterator[str]:
+    """What was trained, with what it was worth."""
+    words = read_json(work.folder("sft") / "words.json")
     yield from ("## What was trained", "")
-    yield f"- SFT: {plan['epochs']} epochs; validation loss {words['nats_a_word']:.3f} nats a word."
+    yield f"- SFT: {supervised_keys(work, 'sft')['epochs']:g} epochs; validation loss {words['nats_a_word']:.3f} nats a word."
     if beside := words.get("pretrained"):
         yield f"- SmolLM2, which never saw the data: {beside['nats_a_word']:.3f} nats a word ({beside['prompts']} prompts)."
-    yield f"- PPO: {plan['tokens']:,} generated tokens in each run; runs: {', '.join(a.folder for a in scene.size.agents)}."
-    counts = read_json(scene.folder("best_of_4") / "drawn.json")
+    yield f"- PPO: {work.tokens:,} generated tokens in each run; runs: {', '.join(a.folder for a in work.size.agents)}."
+    counts = read_json(work.folder("best_of_4") / "drawn.json")
     yield f"- Draws: {counts['tokens']:,} tokens, {counts['best']:,} best replies, {counts['pairs']:,} pairs."
-    yield f"- Machine: {plan['processor']}, {plan['cores']} cores."
-    yield from stage_times(scene)
+    yield f"- Machine: {work.plan.processor}, {work.plan.cores} cores."
 
 
-def stage_times(scene: Scene) -> Iterator[str]:
-    """A table of the stages in the order in which they ended, without those that had nothing to do."""
-    yield from ("", "| stage | seconds | estimate, minutes |", "|---|---|---|")
-    for path in sorted(scene.work.glob("*/done.json"), key=lambda path: path.stat().st_mtime):
-        minutes, seconds = scene.plan["minutes"].get(path.parent.name), done(path.parent)["seconds"]
-        if minutes is not None or seconds >= 1:
-            yield f"| {path.parent.name} | {seconds:.0f} | {'-' if minutes is None else minutes} |"
-
-
-def audited(scene: Scene) -> Iterator[str]:
+def audited(work: Work) -> Iterator[str]:
     """What the audit of the reward has found, without the texts that it found."""
-    found = read_json(scene.folder("audit") / "audit.json")["findings"]
+    found = read_json(work.folder("audit") / "audit.json")["findings"]
     yield from ("## Audit of the reward", "")
     names = [str(finding["probe"]) for finding in found if finding["hole"]]
     shown = dict.fromkeys("a constant" if name.startswith(("'", '"')) else name for name in names)
@@ -149,9 +138,9 @@ def audited(scene: Scene) -> Iterator[str]:
         yield f"Found, not judged: {', '.join(unjudged)}."
 
 
-def notes(scene: Scene) -> Iterator[str]:
+def notes(work: Work) -> Iterator[str]:
     """What a reader of the tables has to know."""
-    draws = scene.size.draws
+    draws = work.size.draws
     yield (
         "Intervals are 95 %, over dialogues, and over training seeds where a system has several (Student's t, both drawn). "
         f"The SFT model and the agents have {draws} draws of each reply, whose mean counts; other rows have one. Targets in "
@@ -165,22 +154,22 @@ def notes(scene: Scene) -> Iterator[str]:
     )
 
 
-def write_replies(scene: Scene) -> None:
+def write_replies(work: Work) -> None:
     """`replies.jsonl` of SFT model and rloo to the test prompts, at the lower temperature, as `experiments.blind` reads it."""
     from rlhf_dialog.evaluation import report
 
-    table = published.table_of(scene, min(TEMPERATURES))
-    first = next(agent for agent in scene.size.agents if agent.name == RLOO)
+    table = published.table_of(work, min(TEMPERATURES))
+    first = next(agent for agent in work.size.agents if agent.name == RLOO)
     names = {"before": f"{START}_0", "after": f"{first.folder}_0"}
     answers = {key: published.stored(table, row) for key, row in names.items()}
-    replace_file(replies_path(scene), report.replies_text(table.prompts, answers))
+    replace_file(replies_path(work), report.replies_text(table.prompts, answers))
 
 
-def replies_path(scene: Scene) -> Path:
-    return scene.folder("table") / "replies.jsonl"
+def replies_path(work: Work) -> Path:
+    return work.folder("table") / "replies.jsonl"
 
 
-def blind_command(scene: Scene) -> str:
+def blind_command(work: Work) -> str:
     """How the blind reading is made."""
-    output = scene.work / "reading"
-    return f"python -m experiments.blind --replies {replies_path(scene)} --pairs 60 --systems after before --output {output}"
+    output = work.root / "reading"
+    return f"python -m experiments.blind --replies {replies_path(work)} --pairs 60 --systems after before --output {output}"

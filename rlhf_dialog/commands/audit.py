@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
 from rlhf_dialog.commands.evaluate import read_columns
-from rlhf_dialog.commands.evaluate_options import all_judges, place_judge
+from rlhf_dialog.commands.evaluate_options import all_judges
 from rlhf_dialog.commands.options import REGISTER, DeviceOption, check_run_keys, option, register, run_command
 from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.config.registry import COLON
@@ -131,7 +131,7 @@ def run(options: AuditOptions) -> int:
     if isinstance(reward, FunctionReward):  # a watched one would write down what the audit asks
         reward.function = getattr(reward.function, "unwatched", reward.function)
     skip = config.config.on_reward_error == "skip"
-    scorer = Scorer(place_judge(reward, options.device), skip, config.config.reward_timeout_s)
+    scorer = Scorer(reward.in_float32().move_to(options.device), skip, config.config.reward_timeout_s)
     judges = load_judges(options, config, scorer.reward)
     judges = judges or {"judge_retrieval": RetrievalJudge([one for one in validation if one.reference])}
     check_usable(prompts, training.replies, [scorer.reward, *judges.values()], data_path)

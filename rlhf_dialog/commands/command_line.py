@@ -34,7 +34,7 @@ from rlhf_dialog.terminal import Console, message, visible
 logger = logging.getLogger(__name__)
 TRUST_REMOTE_CODE = "let the agent's folder run its own code, with all your permissions"
 INTERRUPTED, BROKEN_PIPE = 130, 141
-ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGQUIT") if hasattr(signal, name)]
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
 
 
 def program() -> str:

@@ -237,7 +237,7 @@ def build_judges(options: EvaluateOptions, task: Task) -> "Judges":
     reward, run, classifiers = None, task.run, task.classifiers()
     if run and not (options.no_intent and classifiers):
         reward = run.reward(dict.fromkeys(classifiers, options.intent_model) if options.intent_model else {})
-        reward = reward and agent_options.place_judge(reward, options.device)
+        reward = reward and reward.in_float32().move_to(options.device)
     elif run:
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
     scorer = None

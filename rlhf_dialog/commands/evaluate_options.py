@@ -1,7 +1,6 @@
 """The options of scripts/evaluate.py that name agents and judges, and what loads them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +10,11 @@ from rlhf_dialog.config.registry import COLON, MetricFactory, RewardFactory
 from rlhf_dialog.data.hub import model_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import agent_folder
-from rlhf_dialog.rewards.base import BaseReward, check_alone, free_name, walk
+from rlhf_dialog.rewards.base import BaseReward, check_alone, free_name
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.function_reward import FunctionReward
 from rlhf_dialog.rewards.intent import KEY as INTENT_KEY
 from rlhf_dialog.rewards.intent import Intent
-from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.yaml_files import parse_yaml
 
 if TYPE_CHECKING:
@@ -100,22 +98,12 @@ def reward_judges(words: Sequence[str], device: str) -> dict[str, BaseReward]:
     for word in words:
         if (node := _reward_node(word)) is not None:
             try:
-                reward = place_judge(build_reward(node["id"], node.get("args") or {}), device)
+                reward = build_reward(node["id"], node.get("args") or {}).in_float32().move_to(device)
             except UserError as error:
                 raise error.with_location("args", "reward_class.args").with_location("--judge") from error
             check_alone(reward, "--judge")
             judges[free_name(f"judge_{reward.name}", judges)] = reward
     return judges
-
-
-def place_judge(reward: BaseReward, device: str) -> BaseReward:
-    """The reward on the device, with its models in float32, so that a table does not depend on the processor that made it."""
-    for part in walk(reward):
-        if isinstance(part, Intent):
-            part.precision = "fp32"
-        elif isinstance(part, RewardModel) and part.scalar is not None:
-            part.scalar.options = replace(part.scalar.options, precision="fp32")
-    return reward.move_to(device)
 
 
 def judge_folder(options: AgentOptions) -> str | None:

@@ -9,14 +9,21 @@ from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, fol
 from rlhf_dialog.config.problems import listed, sentences
 from rlhf_dialog.config.registry import AdvantageFactory, Formula, LossFactory
 from rlhf_dialog.config.settings import (
+    AmpKey,
     AsksPrecision,
     ChatKeys,
     ColumnsKey,
     CountOrAuto,
     DataKeys,
+    DecayKey,
+    DeviceKey,
+    PickleKey,
     Precision,
     SamplingKeys,
+    SeedKey,
     SplitKey,
+    ThreadsKey,
+    TrustCodeKey,
 )
 from rlhf_dialog.config.settings import Settings as Settings
 
@@ -33,7 +40,7 @@ BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the defa
 class RunKeys(AsksPrecision, Settings):
     """Run"""
 
-    seed: int = Field(0, ge=0, lt=2**32, description="seed of Python, NumPy, PyTorch and the order of the prompts")
+    seed: SeedKey = Field(0, description="seed of Python, NumPy, PyTorch and the order of the prompts")
     run_dir: str = Field("./run_results", description="the run folder is <run_dir>/<experiment_name>")
     experiment_name: str | None = Field(
         None, description="default: the YAML's file name without its extension; `ppo` for settings from Python"
@@ -82,15 +89,15 @@ class RunKeys(AsksPrecision, Settings):
         min_length=1,
         description="metric of the best checkpoint (higher is better), without its prefix `eval/`",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available, else cpu")
+    device: DeviceKey = "auto"
     precision: Precision = Field(
         "auto",
         description="precision of rollout, scoring and update; trained weights are float32. auto: bf16 on a GPU that has it, "
         "else fp32; fp16: with loss scaling, for GPUs without bf16",
     )
-    use_amp: bool | None = Field(None, description="older key. true: same as precision: bf16; false: as fp32")
+    use_amp: AmpKey = None
     amp_dtype: Literal["auto", "bf16", "fp16"] = Field("auto", description="older key: type for use_amp; auto: bf16")
-    pytorch_threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default: PyTorch decides")
+    pytorch_threads: ThreadsKey = None
     use_wandb: bool = Field(False, description="log to wandb; offline without an API key or a connection")
     wandb_entity: str | None = Field(None, description="wandb team; has no effect without use_wandb")
     wandb_project: str = Field("rlhf-dialog", description="wandb project")
@@ -127,8 +134,8 @@ class ModelKeys(Settings):
         "default: model_path",
     )
     packing: bool = Field(True, description="skip padding where attention allows it; changes speed, not the result")
-    trust_remote_code: bool = Field(False, description="allow a model to run the code in its folder")
-    allow_pickle_weights: bool = Field(False, description="read pytorch_model.bin (pickle) if there are no safetensors")
+    trust_remote_code: TrustCodeKey = False
+    allow_pickle_weights: PickleKey = False
 
 
 class MemoryKeys(Settings):
@@ -194,7 +201,7 @@ class PPOKeys(Settings):
         description="number of iterations at the start in which only the critic is trained: a separate one, or a value head",
     )
     opti_eps: Positive = Field(1e-5, description="epsilon of Adam")
-    weight_decay: Amount = Field(0.0, description="decoupled weight decay (AdamW)")
+    weight_decay: DecayKey = 0.0
     use_linear_lr_decay: bool = Field(False, description="learning rates fall linearly to 0 over the run")
     gamma: float = Field(
         0.99,

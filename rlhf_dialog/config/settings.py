@@ -74,12 +74,25 @@ def schema_text(settings: type[Settings]) -> str:
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
+# keys of runs and of supervised training alike
+DeviceKey = Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto: cuda if available, else cpu")]
+AmpKey = Annotated[bool | None, Field(description="older key. true: same as precision: bf16; false: as fp32")]
+SeedKey = Annotated[int, Field(ge=0, lt=2**32)]
+ThreadsKey = Annotated[int | None, Field(ge=1, le=1024, description="CPU threads; default: PyTorch decides")]
+DecayKey = Annotated[float, Field(ge=0, le=10**6, description="decoupled weight decay (AdamW)")]
+TrustCodeKey = Annotated[bool, Field(description="allow a model to run the code in its folder")]
+PickleKey = Annotated[bool, Field(description="read pytorch_model.bin (pickle) if there are no safetensors")]
+OverlapKey = Annotated[
+    bool, Field(description="leave out training dialogues that nearly repeat a validation or test dialogue")
+]
+
+
 class ComputeKeys(AsksPrecision, Settings):
     """Device and precision"""
 
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available, else cpu")
+    device: DeviceKey = "auto"
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it, else fp32")
-    use_amp: bool | None = Field(None, description="older key. true: same as precision: bf16; false: as fp32")
+    use_amp: AmpKey = None
 
     @model_validator(mode="after")
     def _one_precision(self) -> Self:
@@ -123,9 +136,7 @@ class DataKeys(ReplyKeys):
     min_context_size: int = Field(
         1, ge=1, description="minimum number of turns before a reply; 5 gives OpenRL's prompts"
     )
-    drop_overlap: bool = Field(
-        False, description="leave out training dialogues that nearly repeat a validation or test dialogue"
-    )
+    drop_overlap: OverlapKey = False
     max_prompt_length: int = Field(
         128,
         ge=2,

@@ -32,8 +32,9 @@ REACHES_NOTHING = frozenset(
         *("ppo", "random", "tracer"),
     )
 )
-# their arguments that name a model or data, which must be on this machine, and those that name a file of the found folder
-ON_THIS_MACHINE = ("model", "members[]", "intent_model", "act_model", "data_path")
+# arguments of environments that name a model or data, which must be on this machine (rewards say theirs: `model_args`), and
+# arguments of environments and policies that name a file of the found folder
+ON_THIS_MACHINE = ("model", "data_path")
 IN_THE_FOLDER = ("domain", "goals", "openings", "prior", "abstraction")
 OWN_DOMAIN = "restaurant"  # a name of the package, no file
 ON_THE_HUB = "is not on this machine, so the Hub would be asked"
@@ -112,6 +113,10 @@ def why_refused(
     A class that the user registered is built with its default arguments alone. An id with a colon, which names a function in a
     file, is refused before any name is looked up. An unknown name without one passes, because `Registry.create` refuses it.
     """
+    on_this_machine = {
+        *ON_THIS_MACHINE,
+        *chain(*(getattr(one, "model_args", ()) for one in RewardFactory.classes.values())),
+    }
     places = [("id", name), *_values(args, "args")]
     values = dict(places)
     for place, value in places:
@@ -124,7 +129,7 @@ def why_refused(
             is_own = key == "id" and is_of_users(cls)
             if not (is_own and has_defaults(cls, values.get(f"{place.removesuffix('id')}args"))):
                 return f"{place}: {value} may open connections or run other code{' with these arguments' if is_own else ''}"
-        if re.sub(r"\[\d+\]", "[]", key) in ON_THIS_MACHINE and value not in named and not is_local(str(value)):
+        if re.sub(r"\[\d+\]", "[]", key) in on_this_machine and value not in named and not is_local(str(value)):
             return f"{place}: {value!r:.100} {ON_THE_HUB}"
         if key in IN_THE_FOLDER and isinstance(value, str) and value != OWN_DOMAIN and leads_out(value, folder):
             return f"{place}: {value[:100]!r} is not in {folder}"

@@ -339,7 +339,7 @@ class PackedDecoder:
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drop the rows where `rows` (b,), on the host, is False."""
-        self.cache.keep_rows(rows)
+        self.cache.take(rows.nonzero()[:, 0])
 
 
 class PaddedDecoder:

@@ -62,10 +62,6 @@ class KeyValues:
         stored_keys, stored_values = self.layers[layer]
         return stored_keys[:, :, :end], stored_values[:, :, :end]
 
-    def keep_rows(self, rows: Tensor) -> None:
-        """Drop the rows where `rows` (B,), on the host, is False."""
-        self.take(rows.nonzero()[:, 0])
-
     def take(self, rows: Tensor) -> None:
         """Go on with these rows, given by their numbers on the host; one that is named twice is copied."""
         self._set_lengths(self.on_host[rows])
@@ -117,9 +113,7 @@ class Decoding:
     """Attention of one new token of each row to all tokens of its row; made for one step, for all layers."""
 
     cache: KeyValues
-    biases: dict[Any, Tensor] = field(
-        default_factory=dict
-    )  # by window, which differs by layer in some models, and type
+    biases: dict[Any, Tensor] = field(default_factory=dict)  # by type and window, which differs by layer in some models
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         """query (1, H, B, D), keys and values with as many heads or fewer -> (1, B, H, D)."""

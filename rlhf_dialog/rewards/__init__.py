@@ -2,7 +2,7 @@
 
 - **A reward never fails silently.** An exception, a missing value or a NaN ends the run, with the reward's name, file
   and line. `on_reward_error: skip` drops and counts the episodes without a score; an exception still ends the run.
-- **A reward declares what it is made of** (`BaseReward.children`, `frozen_models`, `model_paths`), and its
+- **A reward declares what it is made of** (`BaseReward.children`, `frozen_models`, `model_args`), and its
   state (`begin_scoring`, `metrics`, `state_dict`, `load_state_dict`).
 - **Rewards in plain Python, or on a server, score in a thread** while the reference model computes
   (`Scorer.begin`).

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from rlhf_dialog import user_code
 from rlhf_dialog.data.dialogue import Dialogue
@@ -79,6 +79,8 @@ class BaseReward:
     lifts_kl: bool = False
     # True: it compares the replies to one prompt with each other, so only a rollout can ask it
     compares: bool = False
+    # its arguments that name a model, folder or Hub name, each with the model's name in `frozen_models`; `key[]`: those in a list
+    model_args: ClassVar[Mapping[str, str]] = MappingProxyType({})
     _work_device: str | None = None
     # of a weighted sum of rewards, its parts by their names in logs and tables
     weighted_parts: "Mapping[str, Part]" = MappingProxyType({})
@@ -132,8 +134,16 @@ class BaseReward:
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
         """The folder or Hub name of each model that a reward with these unchecked YAML arguments will load, by the names of
-        `frozen_models`; its parts' models too. Called before anything is loaded, for the memory forecast."""
-        return {}
+        `frozen_models`; its parts' models too. Called before anything is loaded, for the memory forecast. By default the values
+        of `model_args`."""
+        return {name: args[key] for key, name in cls.model_args.items() if args.get(key)}
+
+    def in_float32(self) -> Self:
+        """Compute its models and those of its children in float32, so that a table does not depend on the processor that made it.
+        By default they compute in it anyway."""
+        for child in self.children():
+            child.in_float32()
+        return self
 
     def move_to(self, device: str) -> Self:
         """Move its models and those of its children to `device`."""

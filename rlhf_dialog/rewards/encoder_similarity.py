@@ -1,7 +1,7 @@
 """A judge that never saw the dialogues: how near a reply lies to the turn before it, for a pretrained sentence encoder."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
@@ -23,6 +23,7 @@ class EncoderSimilarity(BaseReward):
     """
 
     name = "encoder_similarity"
+    model_args: ClassVar = {"model": MODEL}
     uses_device = True
 
     def __init__(self, model: str):
@@ -65,7 +66,3 @@ class EncoderSimilarity(BaseReward):
 
     def frozen_models(self) -> dict[str, Any]:
         return {MODEL: self.encoder}
-
-    @classmethod
-    def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        return {MODEL: args["model"]} if args.get("model") else {}

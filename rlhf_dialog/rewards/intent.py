@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
@@ -45,6 +45,7 @@ class Intent(BaseReward):
 
     needs: tuple[str, ...] = ("act",)
     name = "intent"
+    model_args: ClassVar = {"intent_model": CLASSIFIER, "act_model": NEXT_ACT_CLASSIFIER}
     uses_device = True
     key, target = KEY, ACT
 
@@ -148,6 +149,10 @@ class Intent(BaseReward):
             cut = "only_second" if pair else "only_first"
         return self._join([last_turn], [response], truncation=cut, max_length=self.max_length)[0]
 
+    def in_float32(self) -> Self:
+        self.precision = "fp32"
+        return self
+
     def move_to(self, device: str) -> Self:
         """Move the classifier; on a GPU that runs it in bf16, its linear layers keep the 16 bits that its checkpoint has."""
         from rlhf_dialog.models.precision import narrow
@@ -159,11 +164,6 @@ class Intent(BaseReward):
 
     def frozen_models(self) -> dict[str, Any]:
         return {CLASSIFIER: self.model} | ({NEXT_ACT_CLASSIFIER: self.next_act.model} if self.next_act else {})
-
-    @classmethod
-    def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        keys = {CLASSIFIER: "intent_model", NEXT_ACT_CLASSIFIER: "act_model"}
-        return {name: args[key] for name, key in keys.items() if args.get(key)}
 
 
 class NextAct(Intent):

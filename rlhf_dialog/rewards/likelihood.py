@@ -1,7 +1,7 @@
 """A price on what a frozen language model finds unlikely."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, SEPARATOR, Dialogue
@@ -26,6 +26,8 @@ class LikelihoodPrice(BaseReward):
     """
 
     uses_device = True
+
+    model_args: ClassVar = {"model": MODEL}
 
     def __init__(self, model: str, floor: float | None = -4.0, tokens: int = 12, system_prompt: str | None = None):
         nats = "a number below 0: nats a token, such as -4; or null for none"
@@ -67,10 +69,6 @@ class LikelihoodPrice(BaseReward):
 
     def frozen_models(self) -> dict[str, Any]:
         return {MODEL: self.responder.policy}
-
-    @classmethod
-    def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        return {MODEL: args["model"]} if args.get("model") else {}
 
 
 def load_responder(folder: str, system_prompt: str | None) -> "ChatAgent":

@@ -1,7 +1,7 @@
 """Relevance: does the response fit its own prompt better than other prompts?"""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
@@ -28,6 +28,7 @@ class RelevanceReward(BaseReward):
     """
 
     name = "relevance"
+    model_args: ClassVar = {"model": MODEL}
     uses_device = True
 
     def __init__(
@@ -63,10 +64,6 @@ class RelevanceReward(BaseReward):
 
     def frozen_models(self) -> dict[str, Any]:
         return {MODEL: self.model}
-
-    @classmethod
-    def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        return {MODEL: args["model"]} if args.get("model") else {}
 
 
 def margins(scores: "Tensor", left_out: "Tensor") -> "Tensor":

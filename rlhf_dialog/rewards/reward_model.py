@@ -1,8 +1,8 @@
 """RewardModel: the score that a model learned from preferences, or several such models together."""
 
 import math
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
@@ -34,6 +34,7 @@ class RewardModel(BaseReward):
     """
 
     name = "reward_model"
+    model_args: ClassVar = {"model": REWARD_MODEL, "members[]": REWARD_MODEL}
     uses_device = True
 
     def __init__(  # noqa: PLR0913 - the keys of its YAML
@@ -109,6 +110,11 @@ class RewardModel(BaseReward):
 
     def children(self) -> list[BaseReward]:
         return list(self.members)
+
+    def in_float32(self) -> Self:
+        if self.scalar is not None:
+            self.scalar.options = replace(self.scalar.options, precision="fp32")
+        return super().in_float32()
 
     def move_to(self, device: str) -> Self:
         """Move the models; on a GPU that runs them in bf16, their linear layers keep the 16 bits that their checkpoints have."""

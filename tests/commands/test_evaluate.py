@@ -15,7 +15,6 @@ from rlhf_dialog.commands.evaluate_options import (
     folders_beside,
     judge_folder,
     load_baseline,
-    place_judge,
     relevance_folders,
     reward_judges,
 )
@@ -252,7 +251,7 @@ def test_held_out_prompts_are_of_the_split_and_what_they_lack_is_said(data, tmp_
 
 def test_the_models_of_a_judge_are_in_float32(classifier, tmp_path):
     judges = Intent(classifier), RewardModel(str(save_scalar(tmp_path / "scalar")))
-    assert [place_judge(judge, "cpu") for judge in judges] == [*judges]
+    assert [judge.in_float32() for judge in judges] == [*judges]
     assert (judges[0].precision, judges[1].scalar.options.precision) == ("fp32", "fp32")
 
 

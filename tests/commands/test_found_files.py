@@ -1,6 +1,8 @@
 """Every command in front of a folder in which one file is a link out of it, or a pipe: exit code 2 with the name of the file.
 
 Nothing of what the link leads to is shown or written, and nothing waits for the pipe; nothing is written through a link.
+The rule is tested here twice: by its own cases ("the rule"), and by one run of each command. Readers have no tests of
+it, but those that look a second time behind a command: the copy of an agent into a bot, what is published, a checkpoint.
 """
 
 import json
@@ -153,18 +155,15 @@ def house(tmp_path_factory):
 
 @contextmanager
 def in_place_of(path: Path, kind: str, secret: Path):
-    kept = path.rename(secret.parent / "kept")
+    """A link to the secret, or a pipe, in the place of the file, if there is one."""
+    kept = path.rename(secret.parent / "kept") if path.exists() else None
     try:
         path.symlink_to(secret) if kind == "link" else os.mkfifo(path)
         yield
     finally:
         path.unlink()
-        kept.rename(path)
-
-
-def files_of(folder: Path) -> list[str]:
-    found = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-    return [str(path) for path in found if not any(part.startswith(".") for part in path.parts)]
+        if kept:
+            kept.rename(path)
 
 
 def outcome(words: str, capfd) -> tuple[int, str]:
@@ -175,12 +174,21 @@ def outcome(words: str, capfd) -> tuple[int, str]:
     return code, "".join(capfd.readouterr())
 
 
-def meets(house, monkeypatch, capfd, name, kind, chosen):
-    """The command refuses each of the `chosen` files by its name, shows nothing of the secret, and leaves nothing."""
-    folder, words, _ = WALK[name]
+SLOW = ("a tokenizer", "a reference", "a critic", "its run", "goes on")  # other models load before
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name.endswith(SLOW) else []) for name in WALK]
+)
+def test_a_command_opens_no_link_out_of_a_folder_and_no_pipe(house, monkeypatch, capfd, name):
+    """Where all files of a folder are looked at, one that nothing would read stands for each of them."""
+    folder, words, files = WALK[name]
     monkeypatch.chdir(house)
     monkeypatch.setattr("builtins.input", lambda _: "quit")
-    for file in chosen:
+    for file, kind in [
+        *((file, "link") for file in files or ["unread.txt"]),
+        ((files or [last_file(house / folder)])[-1], "pipe"),
+    ]:
         with in_place_of(house / folder / file, kind, house / "secret"):
             code, said = outcome(words, capfd)
             assert (code, Path(file).name in said, SECRET in said) == (2, True, False), (file, said)
@@ -188,25 +196,10 @@ def meets(house, monkeypatch, capfd, name, kind, chosen):
             assert not [path for path in written if SECRET.encode() in path.read_bytes()], (file, written)
 
 
-def chosen_files(house, name):
-    folder, _, files = WALK[name]
-    return files or files_of(house / folder)
-
-
-SLOW = ("a tokenizer", "a reference", "a critic", "its run", "goes on")  # other models load before
-
-
-@pytest.mark.parametrize("name", [name for name in WALK if not name.endswith(SLOW)])
-def test_a_command_opens_no_link_out_of_a_folder_and_no_pipe(house, monkeypatch, capfd, name):
-    files = chosen_files(house, name)
-    meets(house, monkeypatch, capfd, name, "link", files[:1])
-    meets(house, monkeypatch, capfd, name, "pipe", files[-1:])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WALK)
-def test_a_command_opens_none_of_the_files_of_a_folder(house, monkeypatch, capfd, name):
-    meets(house, monkeypatch, capfd, name, "link", chosen_files(house, name))
+def last_file(folder: Path) -> str:
+    """The last by its name that is not hidden."""
+    found = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    return [str(path) for path in found if not any(part.startswith(".") for part in path.parts)][-1]
 
 
 LINKED = {  # a folder of a run that is a link, and the words that read it

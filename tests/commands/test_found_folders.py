@@ -16,6 +16,7 @@ from rlhf_dialog.commands.dispatcher import main
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
 from rlhf_dialog.feedback.commands.feedback import main as feedback
+from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.task_oriented.commands.evaluate_policy import main as evaluate_policy
 from tests.parts.evaluations import save_run
 from tests.parts.hub_server import hub_server  # noqa: F401  a fixture
@@ -194,7 +195,10 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
     write_data(tmp_path / "data", 25)
     (tmp_path / "secret.txt").write_text(SECRET)
     with serving(ones) as server, serving(ones) as engine:
-        reward = {"id": "RemoteReward", "args": {"url": server.url, "token_env": "HF_TOKEN", "retries": 0}}
+        remote = {"id": "RemoteReward", "args": {"url": server.url, "token_env": "HF_TOKEN", "retries": 0}}
+        reward = {"id": "CompositeReward", "args": {"parts": [remote, {"id": "rewards.py:f"}]}}
+        code = f"open({str(tmp_path / 'ran')!r}, 'a')\ndef f(dialogues):\n    return [1.0] * len(dialogues)\n"
+        (tmp_path / "rewards.py").write_text(code)
         for name in ("evil", "quiet_run"):
             save_run(tmp_path / name, str(tmp_path / "data"), 1)
         hostile = yaml.safe_load((tmp_path / "evil/config.yaml").read_text()) | {
@@ -204,6 +208,8 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
                 "allow_pickle_weights": True,
                 "env": {"args": {"data_path": "stranger/data"}},
                 "engine": {"urls": [engine.url], "token_env": "HF_TOKEN"},
+                "guard": {"judge": {"id": "rewards.py:f"}},
+                "eval_interval": 1,
             },
         }
         for folder in ("evil", "evil/agent"):
@@ -227,6 +233,7 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
         own |= {"rollout_batch_size": 2, "max_new_tokens": 4, "max_prompt_length": 60, "run_dir": "out"}
         (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
         tmp_path.joinpath("out").mkdir()
+        Bot.create(tmp_path / "bot", "evil/agent")
         yield tmp_path, lambda: [*server.requests, *hub_server.requests, *engine.paths], engine.paths
 
 
@@ -256,15 +263,19 @@ COMMANDS = {
     "evaluate-policy": "--agent acts/agent --dialogues 1 --output out/e.json",
     "evaluate-policy of a language model": "--agent talks/agent --dialogues 1 --output out/e.json",
     "feedback init": "--run out/bot --agent evil/agent",
+    "feedback learn": "--run bot --dry_run",
+    "feedback export": "--run bot --output out/pairs.jsonl",
 }
-OTHERS = {  # the first is above; tests/models/test_network.py has what the second loads
-    *("feedback learn", "feedback serve"),
+OTHERS = {
+    "feedback serve",  # tests/models/test_network.py has what it loads
     # these open no folder of a stranger
     *("audit", "benchmark", "doctor", "schema", "train-policy", "train-relevance-model", "write-dialogues"),
-    *(f"feedback {name}" for name in ("backup", "export", "forget", "import", "invite", "people")),
+    *(f"feedback {name}" for name in ("backup", "forget", "import", "invite", "people")),
     *(f"feedback {name}" for name in ("pull", "revoke", "rollback", "status")),
 }
 CONTROLS = {
+    "chat": "--agent evil/agent --trust_config",
+    "export": "--run evil --output out/agent --trust_config",
     "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2 --trust_config",
     "evaluate of its data": "--agent evil/agent --output out/e.json --max_prompts 2 --trust_config",
     "train": "--config evil/config.yaml --experiment_name new --run_dir out",
@@ -312,53 +323,9 @@ def test_nothing_is_asked_shown_or_written_elsewhere(place, name, capfd):
 def test_trusted_it_is_asked(place, name, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)  # the Hub's library asks again, and waits
     code_of(words_of(name, CONTROLS[name]))
-    assert place[1]() != []
+    assert (place[1]() != []) == (name not in ("chat", "export"))
+    assert name != "evaluate" or (place[0] / "ran").exists()
     assert place[2] == []  # an engine is for training alone, after the models are there
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["chat", "export", "push-to-hub", "report", "plot-run", "feedback init"])
-def test_an_engine_of_a_found_configuration_is_never_asked(place, name):
-    trusted = ["--trust_config"] if name in ("chat", "export") else []
-    code_of([*words_of(name, COMMANDS[name]), *trusted])
-    assert place[2] == []
-
-
-FUNCTION = {
-    "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2",
-    "report": "evil --output out/report.html",
-    "plot-run": "--run evil --output out/plot.png",
-    "export": "--run evil --output out/exported",
-    "push-to-hub": "--agent evil/agent --repo polite --dry_run",
-    "chat": "--agent evil/agent",
-    "feedback init": "--run out/bot --agent evil/agent",
-    "feedback learn": "--run out/bot --dry_run",
-    "feedback export": "--run out/bot --output out/pairs.jsonl",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("beside", ["rewards.py:f", "package_of_evil:f", "os:system"])
-def test_a_function_that_a_found_configuration_names_does_not_run(place, beside, capfd, monkeypatch):
-    """At its head, as a part of a sum, and as the judge of the guard; in the working directory and where Python looks."""
-    folder, *_ = place
-    code = f"open({str(folder / 'ran')!r}, 'a')\ndef f(dialogues):\n    return [1.0] * len(dialogues)\n"
-    for name in ("rewards.py", "package_of_evil.py"):
-        (folder / name).write_text(code)
-    monkeypatch.syspath_prepend(folder)
-    part = {"id": "CompositeReward", "args": {"parts": [{"id": "LengthMatch"}, {"id": beside}]}}
-    for reward in ({"id": beside}, part):
-        keys = {"reward_class": reward, "guard": {"judge": {"id": beside}}, "eval_interval": 1}
-        for path in [folder / "evil/config.yaml", *(folder / "evil").rglob("config.yaml")]:
-            path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | keys))
-        for name, text in FUNCTION.items():
-            assert code_of([*name.split(), *text.split()]) in (0, 2), "".join(capfd.readouterr())
-        shutil.rmtree(folder / "out")
-        folder.joinpath("out").mkdir()
-    assert not (folder / "ran").exists()
-    if beside != "os:system":
-        code_of(["evaluate", *f"{FUNCTION['evaluate']} --trust_config".split()])
-        assert (folder / "ran").exists()
 
 
 @pytest.mark.slow

@@ -6,10 +6,11 @@ the same prompts (`evaluation.gain`) has a tenth of it; no prompt of a short run
 
 from pathlib import Path
 
+from experiments.dailydialog.calls import run_jobs
 from experiments.dailydialog.pretrained import measuring, training
-from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import START
 from experiments.dailydialog.systems import System
+from experiments.dailydialog.work import Work
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.gain import REFERENCE, Gain, recent_gain
@@ -18,13 +19,16 @@ DISTINCT, LENGTH = 0.85, 0.1  # distinct-2 is at least this share of SFT's, leng
 NUMBERS = ("score", "meteor_margin", "judge_accuracy", "distinct_2", "mean_words")
 
 
-def choose(scene: Scene) -> None:
+def choose(work: Work) -> None:
     """Train with each of the settings, measure on validation, and write `setting.json`."""
-    some = training.setting_agents(scene)
-    training.train(scene, some, {})
-    rows, changes = measuring.setting_rows(scene), measuring.on_validation(scene)
-    scene.run([measuring.table_job(scene, "settings", "rows", rows, changes)])
-    folder = scene.folder("settings") / "rows"
+    path = work.folder("settings") / training.CHOSEN_SETTING
+    if path.is_file():
+        return
+    some = training.setting_agents(work)
+    training.train(work, some, {})
+    rows, changes = measuring.setting_rows(work), measuring.on_validation(work)
+    run_jobs([measuring.table_job(work, "settings", "rows", rows, changes)])
+    folder = work.folder("settings") / "rows"
     names = {START: START} | {agent.name: agent.folder for agent in some}
     systems = {title: System.read(title, folder, [[f"{name}_0"]]) for title, name in names.items()}
     numbers = {title: {metric: one.point(metric) or 0.0 for metric in NUMBERS} for title, one in systems.items()}
@@ -33,10 +37,10 @@ def choose(scene: Scene) -> None:
         numbers[agent.name] |= {"gain": gain.mean, "gain_is_over_reference": float(gain.over == REFERENCE)}
     chosen = {}
     for way in training.WAYS:
-        tried = [agent.name for agent in training.setting_agents(scene, way)]
+        tried = [agent.name for agent in training.setting_agents(work, way)]
         best = best_of({title: numbers[title] for title in (START, *tried)})
-        chosen[way] = scene.size.settings[way][tried.index(best)]
-    replace_json(scene.folder("settings") / training.CHOSEN_SETTING, {"keys": chosen, "validation": numbers})
+        chosen[way] = work.size.settings[way][tried.index(best)]
+    replace_json(path, {"keys": chosen, "validation": numbers})
 
 
 def last_gain(run: Path) -> Gain:

@@ -4,17 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.work import Work
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.data.sources import SPLITS, load_records
 
 
-def write(scene: Scene) -> None:
-    """`whole`, every dialogue as messages, with all three splits."""
+def write(work: Work) -> None:
+    """`whole`, every dialogue as messages, with all three splits, where they are not there."""
     for split in SPLITS:
-        records = load_records(str(scene.data), split)
+        if (work.dialogues / "whole" / f"{split}.jsonl").is_file():
+            continue
+        records = load_records(str(work.data), split)
         rows = [{"messages": as_messages(one.turns, number)} for number, one in enumerate(records)]
-        write_rows(scene.dialogues / "whole" / f"{split}.jsonl", rows)
+        write_rows(work.dialogues / "whole" / f"{split}.jsonl", rows)
 
 
 def as_messages(turns: list[str], number: int) -> list[dict[str, str]]:

@@ -3,55 +3,29 @@
 import contextlib
 import runpy
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.tests.inputs import CLASSIFIER
-from experiments.dailydialog import jobs
+from experiments.dailydialog import measuring, training
 from experiments.dailydialog.command import main
-from experiments.dailydialog.jobs import Ended, Job
+from experiments.dailydialog.pretrained import choosing
+from experiments.dailydialog.pretrained import measuring as pretrained_measuring
+from experiments.dailydialog.pretrained import training as pretrained_training
 from rlhf_dialog.commands import dispatcher
 from rlhf_dialog.config.registry import RewardFactory
 from tests.parts.processes import load_script
 
 
-class Log:
-    """A log whose lines have their times."""
-
-    def __init__(self, file):
-        self.file, self.lines, self.open = file, [], ""
-
-    def write(self, text):
-        self.file.write(text)
-        *whole, self.open = (self.open + text).split("\n")
-        self.lines += [(time.monotonic(), line) for line in whole]
-        return len(text)
-
-    def flush(self):
-        if not self.file.closed:
-            self.file.flush()
-
-    def close(self):
-        """A handler of another library ends with it."""
-
-    def isatty(self):
-        return False
-
-
 def run_here(some, *_, **__):
     """As `run_jobs`."""
-    return {job.name: run_one(job) for job in some if not job.output.exists()}
-
-
-def run_one(job: Job) -> Ended:
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    start = time.monotonic()
-    with job.log.open("a") as file, contextlib.redirect_stdout(Log(file)) as log, contextlib.redirect_stderr(log):
-        code = call(job.words)
-    assert code in job.codes, job.log.read_text()[-3000:]
-    return Ended(code, start, time.monotonic(), log.lines)
+    for job in some:
+        if not job.output.exists():
+            job.log.parent.mkdir(parents=True, exist_ok=True)
+            with job.log.open("a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+                code = call(job.words)
+            assert code in job.codes, job.log.read_text()[-3000:]
 
 
 def call(words):
@@ -68,10 +42,11 @@ def call(words):
         sys.argv = kept
 
 
-def run_whole(words: list[str]) -> None:
+def run_whole(words: list[str], run_jobs=run_here) -> None:
     """All stages."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "run_jobs", run_here)
+        for module in (measuring, training, choosing, pretrained_measuring, pretrained_training):
+            patch.setattr(module, "run_jobs", run_jobs)
         # the tests of the benchmark keep it out of the registry
         patch.setitem(RewardFactory.classes, "BenchmarkClassifier", CLASSIFIER)
         assert main(words) == 0

@@ -1,12 +1,13 @@
-"""The command line: each mistake is one sentence and exit code 2, and a stop says which command goes on."""
+"""The command line: each mistake is one sentence and exit code 2; processes of the stages."""
 
 import subprocess
 
 import pytest
 
 from experiments.dailydialog import command
+from experiments.dailydialog.calls import Job, run_jobs
 from experiments.dailydialog.command import main
-from experiments.dailydialog.jobs import Job, run_jobs
+from experiments.dailydialog.work import Work
 from rlhf_dialog.errors import UserError
 
 
@@ -30,18 +31,27 @@ def test_a_checkout_is_refused_unless_it_ignores_the_folder(tmp_path, capsys, da
     (checkout / ".gitignore").write_text("/runs/\n")
     code, text = said(capsys, "--data_path", data, "--work", checkout / "work")
     assert (code, "git checkout that would track it" in text) == (2, True)
-    monkeypatch.setattr(command, "run_stages", lambda *_: None)
+    monkeypatch.setattr(command, "STAGES", ())
     assert said(capsys, "--data_path", data, "--work", checkout / "runs" / "work")[0] == 0
+
+
+def test_a_folder_keeps_its_size_and_its_data(tmp_path, data):
+    (tmp_path / "work").mkdir()
+    assert Work(data, tmp_path / "work", "short", None).plan.size == "short"
+    with pytest.raises(UserError, match=r"another size \(short, now tiny\)"):
+        assert Work(data, tmp_path / "work", "tiny", None).plan
+    (data / "train/dialogues_train.txt").write_text("No . __eou__ Yes . __eou__\n")
+    with pytest.raises(UserError, match="another data"):
+        assert Work(data, tmp_path / "work", "short", None).plan
 
 
 def test_jobs_run_side_by_side_and_one_that_fails_is_named(tmp_path):
     def job(name, program):
         return Job(name, ["-c", program], tmp_path / f"{name}.txt", tmp_path / name)
 
-    ended = run_jobs([job("a", "print('step 1 of 2')"), job("b", "pass")], at_once=2)
-    assert {name: (one.code, [line for _, line in one.lines]) for name, one in ended.items()} == {
-        "a": (0, ["step 1 of 2"]),
-        "b": (0, []),
-    }
+    some = [job("a", f"print('done'); open({str(tmp_path / 'a')!r}, 'w')"), job("b", "print('step 1')")]
+    run_jobs(some, side_by_side=True)
+    run_jobs(some)  # a has its output
+    assert [one.log.read_text() for one in some] == ["done\n", "step 1\nstep 1\n"]
     with pytest.raises(UserError, match=r"c: ended with exit code 1; .*no memory"):
         run_jobs([job("c", "raise SystemExit('no memory')")])

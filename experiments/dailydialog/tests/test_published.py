@@ -7,7 +7,7 @@ import pytest
 
 from experiments.dailydialog import published
 from experiments.dailydialog.numbers import RowFile
-from experiments.dailydialog.scene import Scene
+from experiments.dailydialog.work import Work
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.measure import Measured
@@ -31,8 +31,8 @@ class Kept:
 
 
 @pytest.fixture
-def scene(tmp_path, monkeypatch):
-    made = Scene(tmp_path, tmp_path, "tiny", None, print)
+def work(tmp_path, monkeypatch):
+    made = Work(tmp_path, tmp_path, "tiny", None)
     folder = made.folder("test") / "at_1"
     for name in ("start_0", "rloo_0_0", "rloo_1_0", *published.SPOKEN):
         said = ["good evening", "not at all"] if name == "rloo_1_0" else ["good day", "not at all"]
@@ -48,8 +48,8 @@ def scene(tmp_path, monkeypatch):
     return made
 
 
-def test_own_rows_stand_beside_the_published_ones(scene):
-    lines = [line for line in published.markdown(scene) if line.startswith("| ")]
+def test_own_rows_stand_beside_the_published_ones(work):
+    lines = [line for line in published.markdown(work) if line.startswith("| ")]
     rows = {line.split(" | ")[0][2:]: line.split(" | ")[1:] for line in lines}
     assert rows["OpenRL, PPO"] == ["13.2", "0.181", "0.153", "0.292", "0.090", "0.435", "18.7 |"]
     # equal texts: ROUGE is 1, BLEU too; a word of two is missed once by one of the two agents: `eou` counts as a third one
@@ -59,7 +59,7 @@ def test_own_rows_stand_beside_the_published_ones(scene):
     assert float(rows["PPO, rloo"][1]) == pytest.approx((1 + (2 / 3 + 1) / 2) / 2, abs=1e-3)
 
 
-def test_replies_that_are_lost(scene):
-    RowFile(scene.folder("test") / "at_1", "start_0").texts.unlink()
-    with pytest.raises(UserError, match="--again test"):
-        list(published.markdown(scene))
+def test_replies_that_are_lost(work):
+    RowFile(work.folder("test") / "at_1", "start_0").texts.unlink()
+    with pytest.raises(UserError, match="lost the replies of start_0"):
+        list(published.markdown(work))

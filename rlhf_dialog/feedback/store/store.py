@@ -250,11 +250,6 @@ class Store:
         rows = self.rows("SELECT turns.* FROM answers JOIN turns ON turns.id = turn WHERE answers.id = ?", (answer,))
         return _turn(rows[0]) if rows else None
 
-    def answer_id(self, turn: int) -> str | None:
-        """The id of a turn for programs."""
-        rows = self.rows("SELECT id FROM answers WHERE turn = ?", (turn,))
-        return rows[0][0] if rows else None
-
     def system(self, dialogue: str) -> str | None:
         """The system message that began the dialogue; None: the agent's own."""
         rows = self.rows("SELECT text FROM systems WHERE dialogue = ?", (dialogue,))

@@ -48,34 +48,34 @@ class ACER(ReplayLearner):
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         turns = self.replay.whole(self.args.batch_size, generator)
-        observations, masks, taken = turns["observations"], turns["masks"], turns["actions"][:, None]
+        observations, masks, actions = turns["observations"], turns["masks"], turns["actions"][:, None]
         scores, values = self.learner.policy(observations), self.learner.critic(observations)
         with torch.no_grad():
             logprobs = masked_logprobs(scores, masks)
             average = masked_logprobs(self.learner.slow(observations), masks).exp()
             ratios = logprobs.exp() / turns["behaviour"].clamp_min(1e-9)
             mean = (logprobs.exp() * values).sum(dim=1)
-            own_values, own_ratios = values.gather(1, taken)[:, 0], ratios.gather(1, taken)[:, 0]
+            own_values, own_ratios = values.gather(1, actions)[:, 0], ratios.gather(1, actions)[:, 0]
             targets = retrace(turns["rewards"], own_values, mean, own_ratios, turns["ended"], self.args.gamma)
             weights = compute_weights(
-                ratios, logprobs.exp(), taken, targets - mean, values - mean[:, None], self.args.truncation
+                ratios, logprobs.exp(), actions, targets - mean, values - mean[:, None], self.args.truncation
             )
             entropy = -(logprobs.exp() * logprobs).sum(dim=1, keepdim=True)
             gradient = score_gradient(weights, logprobs.exp())
             gradient -= self.args.entropy_coef * logprobs.exp() * (logprobs + entropy)
             gradient = project_gradient(gradient, logprobs.exp() - average, self.args.trust)
-        value_loss = functional.smooth_l1_loss(values.gather(1, taken)[:, 0], targets)
+        value_loss = functional.smooth_l1_loss(values.gather(1, actions)[:, 0], targets)
         loss = value_loss - (gradient * scores).sum(dim=1).mean()
         return loss, {"acer/value_loss": value_loss.item(), "acer/entropy": entropy.mean().item()}
 
 
-def retrace(rewards: Tensor, taken: Tensor, means: Tensor, ratios: Tensor, ended: Tensor, gamma: float) -> Tensor:
+def retrace(rewards: Tensor, values: Tensor, means: Tensor, ratios: Tensor, ended: Tensor, gamma: float) -> Tensor:
     """Targets (N,) of the values of the actions that were taken, of dialogues one after the other (1606.02647, lambda 1).
 
-    taken: the values now, means: V, ratios: pi/mu of these actions, ended: the last turns; (N,) each.
+    values: Q of these actions now, means: V, ratios: pi/mu of these actions, ended: the last turns; (N,) each.
     """
     targets, after = [], 0.0
-    rows = zip(*(column.tolist() for column in (rewards, taken, means, ratios, ended)), strict=True)
+    rows = zip(*(column.tolist() for column in (rewards, values, means, ratios, ended)), strict=True)
     for reward, value, mean, ratio, is_last in reversed(list(rows)):
         target = reward + (0.0 if is_last else gamma * after)
         targets.append(target)
@@ -84,16 +84,22 @@ def retrace(rewards: Tensor, taken: Tensor, means: Tensor, ratios: Tensor, ended
 
 
 def compute_weights(
-    ratios: Tensor, probabilities: Tensor, taken: Tensor, advantages: Tensor, model: Tensor, truncation: float
+    ratios: Tensor,
+    probabilities: Tensor,
+    actions: Tensor,
+    advantages: Tensor,
+    all_advantages: Tensor,
+    truncation: float,
 ) -> Tensor:
     """Weights (N, A) of the gradients of log pi: min(c, rho) A for the action that was taken, and for each action a the share
     that the truncation left out, pi(a) max(0, 1 - c / rho(a)) times the advantage that the critic gives it.
 
-    ratios, probabilities, model: (N, A); taken: (N, 1); advantages: (N,), of the action that was taken.
+    ratios, probabilities, all_advantages: (N, A), the last those of the critic; actions: (N, 1), those that were taken, and
+    advantages: (N,), theirs.
     """
-    left_out = probabilities * (1 - truncation / ratios.clamp_min(1e-9)).clamp_min(0) * model
-    first_part = ratios.gather(1, taken).clamp_max(truncation) * advantages[:, None]
-    return left_out.scatter_add(1, taken, first_part)
+    left_out = probabilities * (1 - truncation / ratios.clamp_min(1e-9)).clamp_min(0) * all_advantages
+    first_part = ratios.gather(1, actions).clamp_max(truncation) * advantages[:, None]
+    return left_out.scatter_add(1, actions, first_part)
 
 
 def score_gradient(weights: Tensor, probabilities: Tensor) -> Tensor:

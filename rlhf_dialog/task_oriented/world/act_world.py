@@ -67,14 +67,15 @@ class ActWorld(Generic[Seen]):
         observation = self._observe(acts, action, is_over)
         info, reward = self._info(), TURN_REWARD
         if is_over:
-            info |= self._final_info(terminated)
+            info |= self._finish(terminated)
             reward += self.success_reward if info["success"] else self.failure_reward
         return observation, reward, terminated, truncated, info
 
     def _stream(self, part: str) -> Random:
         return Random(f"{self._seed}/{self.dialogue}/{part}")
 
-    def _final_info(self, terminated: bool) -> dict[str, Any]:
+    def _finish(self, terminated: bool) -> dict[str, Any]:
+        """Judge the dialogue; what `info` has more at its end."""
         goal = self._final_goal()
         verdict = self._verdict(goal)
         return {

@@ -185,21 +185,22 @@ class ActionListWorld:
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Say the action's sentence, and hear the teacher."""
         if self.teacher.left:
-            return self.state(self.turns), 0.0, False, True, self._final_info()
+            return self.state(self.turns), 0.0, False, True, self._finish()
         chosen = self.actions.actions[int(action)]
         turn = self.teacher.answer(chosen.sentence, last=chosen.ends)
         self.rewards.append(turn.reward)
         self.turns.append((chosen.name, turn.text))
         terminated = not self.teacher.left and (chosen.ends or turn.ends)
         truncated = not terminated and (self.teacher.left or len(self.turns) > self.max_turns)
-        info = self._final_info() if terminated or truncated else self._info()
+        info = self._finish() if terminated or truncated else self._info()
         return self.state(self.turns), sum_rewards(self.rewards[len(self.turns) - 2 :]), terminated, truncated, info
 
     def _info(self) -> dict[str, Any]:
         taken = [name for name, _ in self.turns[1:]]
         return {"action_mask": np.array(self.actions.mask(taken, self.turns[-1][1]))}
 
-    def _final_info(self) -> dict[str, Any]:
+    def _finish(self) -> dict[str, Any]:
+        """Ask the teacher for a last reward where each answer had none; the `info` of the end."""
         left = self.teacher.left
         if not (left or self.teacher.each_answer):
             self.rewards.append(self.teacher.judge(""))

@@ -5,7 +5,19 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rlhf_dialog.config.schema import MemoryKeys
-from rlhf_dialog.config.settings import ColumnsKey, ComputeKeys, DataKeys, ReplyKeys, SplitKey
+from rlhf_dialog.config.settings import (
+    ColumnsKey,
+    ComputeKeys,
+    DataKeys,
+    DecayKey,
+    OverlapKey,
+    PickleKey,
+    ReplyKeys,
+    SeedKey,
+    SplitKey,
+    ThreadsKey,
+    TrustCodeKey,
+)
 from rlhf_dialog.data.learned_half import Half
 
 
@@ -16,10 +28,10 @@ class SupervisedKeys(ComputeKeys):
     max_steps: int | None = Field(None, ge=1, description="optimizer steps instead of epochs")
     learning_rate: float = Field(5e-5, gt=0, description="peak; a linear warm-up, then a cosine to 0")
     warmup_ratio: float = Field(0.05, ge=0, lt=1, description="share of the steps used for the warm-up")
-    weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay (AdamW)")
+    weight_decay: DecayKey = 0.01
     batch_size: int = Field(32, ge=1, description="examples per optimizer step")
-    seed: int = Field(0, ge=0, lt=2**32, description="random seed of weights, order of the data and dropout")
-    pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
+    seed: SeedKey = Field(0, description="random seed of weights, order of the data and dropout")
+    pytorch_threads: ThreadsKey = None
     checkpoint_minutes: float = Field(
         5.0,
         gt=0,
@@ -42,9 +54,7 @@ class DialogueKeys(SupervisedKeys):
 class HalfKeys(DialogueKeys, ReplyKeys):
     """Training dialogues and report"""
 
-    drop_overlap: bool = Field(
-        False, description="leave out training dialogues that nearly repeat one of validation or test"
-    )
+    drop_overlap: OverlapKey = False
     half: Half = Field(
         "all",
         description="training dialogues to use: all of them, the half for the reward, or the half for the judge; no dialogue "
@@ -61,10 +71,8 @@ class SFTConfig(DialogueKeys, DataKeys, MemoryKeys):
     tokenizer_path: str | None = Field(
         None, description="tokenizer: folder or Hub name; default: model_path, and from scratch a new one"
     )
-    trust_remote_code: bool = Field(False, description="let a model folder run its own code")
-    allow_pickle_weights: bool = Field(
-        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
-    )
+    trust_remote_code: TrustCodeKey = False
+    allow_pickle_weights: PickleKey = False
     vocab_size: int = Field(1536, ge=300, description="from scratch: tokens of the new tokenizer")
     tokenizer_texts: Literal["replies", "dialogues"] = Field(
         "replies",
@@ -123,10 +131,8 @@ class IntentConfig(HalfKeys):
     )
     model_path: str | None = Field(None, description="encoder to start from: folder or Hub name; null: from scratch")
     tokenizer_path: str | None = Field(None, description="tokenizer of model_path; default: model_path")
-    trust_remote_code: bool = Field(False, description="let a model folder run its own code")
-    allow_pickle_weights: bool = Field(
-        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
-    )
+    trust_remote_code: TrustCodeKey = False
+    allow_pickle_weights: PickleKey = False
     max_length: int = Field(128, ge=16, description="tokens; of a longer pair, the start of its first turn is cut off")
     vocab_size: int = Field(4000, ge=200, description="from scratch: tokens of the new lower-case tokenizer")
     num_layers: int = Field(2, ge=1, description="from scratch: layers of the BERT")

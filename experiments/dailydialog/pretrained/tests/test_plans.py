@@ -1,4 +1,4 @@
-"""What is estimated, chosen, measured and aimed at, on numbers for which it is known."""
+"""What is chosen, measured and aimed at, on numbers for which it is known."""
 
 import json
 
@@ -6,38 +6,37 @@ import numpy as np
 import pytest
 
 from experiments.dailydialog.pretrained import choosing, measuring, targets, training
-from experiments.dailydialog.scene import Scene
 from experiments.dailydialog.sizes import GAE, RLOO
 from experiments.dailydialog.systems import System
+from experiments.dailydialog.work import Plan, Work
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.errors import UserError
 
-PLAN = {"use_amp": True, "reduced": False, "epochs": {"sft": 0.5}, "tokens": 20_000, "setting_tokens": 8_000}
-PLAN |= {"validation_prompts": 200}
+PLAN = Plan(size="pretrained", data="d", model="m", use_amp=True, reduced=False, processor="one", cores=2)
 
 
 @pytest.fixture
-def scene(tmp_path):
+def work(tmp_path):
     for name in ("smollm2", "minilm", "chitchat"):
         (tmp_path / "fetched" / name).mkdir(parents=True)
-    made = Scene(tmp_path / "data", tmp_path / "work", "pretrained", tmp_path / "fetched", print)
-    made.plan = dict(PLAN)
+    made = Work(tmp_path / "data", tmp_path / "work", "pretrained", tmp_path / "fetched")
+    made.plan = PLAN
     made.folder("settings").mkdir(parents=True)
     chosen = {RLOO: {"lr": 3e-4}, GAE: {"lr": 3e-5, "critic_lr": 1e-3}}
     replace_json(made.folder("settings") / training.CHOSEN_SETTING, {"keys": chosen})
     return made
 
 
-def test_a_run_has_the_chosen_setting_and_the_reward(scene):
-    work, chosen = scene.work, training.chosen_settings(scene)
-    for agent in training.agents(scene):
-        job = training.job_of(scene, agent, chosen[agent.name])
-        config = load_config(scene.folder("ppo") / f"{agent.folder}.yaml")
+def test_a_run_has_the_chosen_setting_and_the_reward(work):
+    root, chosen = work.root, training.chosen_settings(work)
+    for agent in training.agents(work):
+        training.job_of(work, agent, chosen[agent.name])
+        config = load_config(work.folder("ppo") / f"{agent.folder}.yaml")
         assert (config.turn_separator, config.context_size, config.max_new_tokens) == ("chat_template", 5, 20)
         assert (config.seed, config.precision, config.rollout_batch_size) == (agent.seed, "bf16", 256)
-        assert (config.model_path, job.tokens) == (str(work / "sft/model"), 20_000)
-        reward = {"intent_model": str(work / "intent/model"), "intent_coef": 0.5, "meteor_coef": 0.5}
+        assert (config.model_path, config.total_time_steps) == (str(root / "sft/model"), 50_000)
+        reward = {"intent_model": str(root / "intent/model"), "intent_coef": 0.5, "meteor_coef": 0.5}
         if agent.name == GAE:
             assert (config.advantage_estimator, config.gae_lambda, config.use_share_model) == ("gae", 1.0, True)
             assert (config.num_responses_per_prompt, config.ppo_epoch, config.kl_coef) == (4, 2, 0.2)
@@ -45,7 +44,7 @@ def test_a_run_has_the_chosen_setting_and_the_reward(scene):
         else:
             assert (config.advantage_estimator, config.num_responses_per_prompt) == (RLOO, 8)
             assert (config.lr, config.use_lora, config.kl_coef) == (3e-4, True, 0.02)
-            reward |= {"intent_score": "expected", "act_model": str(work / "next_act/model")}
+            reward |= {"intent_score": "expected", "act_model": str(root / "next_act/model")}
         assert (config.reward_class.id, config.reward_class.args) == ("NLPReward", reward)
 
 
@@ -81,11 +80,9 @@ def test_the_gain_of_a_setting_is_that_of_its_newest_half_and_never_0_for_unknow
     assert choosing.last_gain(tmp_path).mean == 0  # before the first step
 
 
-def test_test_waits_for_what_was_chosen(scene):
+def test_test_waits_for_what_was_chosen(work):
     with pytest.raises(UserError, match=r"chosen\.json: is not there"):
-        measuring.test(scene)
-    with pytest.raises(UserError, match=r"chosen\.json: is not there"):
-        measuring.find_leaks(scene)
+        measuring.test(work)
 
 
 def system(title, **values):

@@ -25,6 +25,7 @@ from rlhf_dialog.feedback.store.store import (
     StoredTurn,
     check_rating,
 )
+from rlhf_dialog.json_files import refuse_newer
 
 FORMAT, VERSION = "rlhf-dialog-feedback", 2
 PARTS = {  # key -> the column of the store's table that holds it, by the id of a dialogue, a turn or an event
@@ -79,12 +80,8 @@ def read(rows: list[tuple[str, Row]]) -> ImportResult:
     """
     imported = ImportResult("rlhf-dialog")
     for where, row in rows:
-        version = row.get("format_version")
-        if not isinstance(version, int) or version > VERSION:
-            raise UserError(
-                f"{where}: has format version {version}, but this program knows versions up to {VERSION}; update rlhf-dialog"
-            )
         try:
+            refuse_newer(where, row["format_version"], VERSION)
             imported.records.append(_record(**row))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{where}: is damaged ({error!r:.200}); export again") from error

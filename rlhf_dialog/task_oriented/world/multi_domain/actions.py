@@ -34,8 +34,11 @@ class MultiActions:
 
     def __init__(self, domain: MultiDomain):
         self.names = action_names(domain)
-        pairs = ((name, intent) for name, service in domain.services.items() for intent in list_intents(service))
-        self.split = {f"{name}_{intent}": (name, intent) for name, intent in pairs}  # in the order of the names
+        self.split = {  # in the order of the names
+            f"{name}_{intent}": (name, intent)
+            for name, service in domain.services.items()
+            for intent in list_intents(service)
+        }
 
     def mask(self, state: DialogueState) -> NDArray[np.bool_]:
         """(A,), True where the action makes sense now: in the domains of which the user has spoken; the global ones always."""
@@ -89,7 +92,7 @@ def _describe(domain_state: DomainState, intent: str) -> list[Act]:
         acts = [Act("recommend", f"{service.name}-{s}", entity[s]) for s in dict.fromkeys([service.key, *slots])]
     if intent == "inform":
         slots = [slot for slot in domain_state.asked if slot in entity]
-        named = [service.key] if not acts else []
+        named = [] if acts else [service.key]
         acts += [Act("inform", f"{service.name}-{slot}", entity[slot]) for slot in dict.fromkeys([*named, *slots])]
     return acts
 
