@@ -119,7 +119,7 @@ class JudgeReward(BaseReward):
             check_alone(self, ARGS)
         self.purpose = purpose
         if not self.was_tried:
-            self._ask(replace(self._question([TRIAL], ranks=False), is_trial=True), self.retries)
+            self.ask(replace(self.question([TRIAL], ranks=False), is_trial=True), self.retries)
             self.was_tried = True
         if iteration > 0 or self.is_named:  # before, a run's folder is not there yet
             self._cache.open()
@@ -135,7 +135,7 @@ class JudgeReward(BaseReward):
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number for each dialogue. Raises RewardError at the first one without a score."""
-        scores = self._scores(dialogues, lambda question: self._ask(question, self.retries))
+        scores = self._scores(dialogues, lambda question: self.ask(question, self.retries))
         for i, score in enumerate(scores):
             if isinstance(score, NoScore):
                 raise RewardError(f"reward '{self.name}': dialogue {i}: {score.why}. {REMEDY}")
@@ -148,7 +148,7 @@ class JudgeReward(BaseReward):
         def ask(question: Question) -> Verdict | NoScore:
             nonlocal retries
             try:
-                return self._ask(question, retries)
+                return self.ask(question, retries)
             except NoAnswer as error:
                 retries = 0
                 return NoScore(error.said)
@@ -160,7 +160,7 @@ class JudgeReward(BaseReward):
         groups = _groups(dialogues) if ranks else [[dialogue] for dialogue in dialogues]
         orders = [self._order(group) for group in groups]
         questions = [
-            self._question([group[i] for i in order], ranks) for group, order in zip(groups, orders, strict=True)
+            self.question([group[i] for i in order], ranks) for group, order in zip(groups, orders, strict=True)
         ]
         different = list(dict.fromkeys(questions))  # each is sent once, so that a resumed run has the same numbers
         answers = dict(zip(different, in_threads(different, ask, self.num_workers), strict=True))
@@ -184,7 +184,7 @@ class JudgeReward(BaseReward):
             Random(hashlib.sha256(f"{self.seed} {texts}".encode()).digest()).shuffle(order)
         return order
 
-    def _question(self, replies: list[Dialogue], ranks: bool) -> "Question":
+    def question(self, replies: list[Dialogue], ranks: bool) -> "Question":
         """The request about replies to one prompt, in this order."""
         if ranks:
             shown = "\n".join(f"{i}: {_as_json(reply.response)}" for i, reply in enumerate(replies, 1))
@@ -202,7 +202,7 @@ class JudgeReward(BaseReward):
         tree |= {"logprobs": True, "top_logprobs": TOP} if by_tokens else {}
         return Question(json.dumps(tree).encode(), len(replies) if ranks else 0, by_tokens)
 
-    def _ask(self, question: "Question", retries: int) -> "Verdict":
+    def ask(self, question: "Question", retries: int) -> "Verdict":
         """What the cache or the server says. Raises NoAnswer when there is no answer after the last retry."""
         key = hashlib.sha256(self._path.encode() + b"\n" + question.body).hexdigest()
         verdict = self._cache.verdicts.get(key)

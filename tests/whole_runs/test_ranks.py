@@ -39,6 +39,20 @@ def test_two_ranks_are_one_run(ppo):
     assert [row["index"] for row in ledger] == dialogues  # those of rank 0 first in each iteration
 
 
+def test_two_ranks_train_the_adapters_of_a_base_in_4_bits(ppo):
+    pytest.importorskip("bitsandbytes")
+    words = ["--use_lora", "--lora_r", "2", "--load_in_4bit", "--lr", "1e-2", "--kl_rate", "0", "--kl_coef", "0"]
+    outcomes = ppo(2, *words, "--max_iterations", "2")
+    assert [outcome[0] for outcome in outcomes] == [0, 0], outcomes
+    assert abs(lines()[0]["objective/kl_initial"]) < 1e-3
+    assert lines()[-1]["ppo/grad_norm"] > 0
+    state = weights(RUN / "checkpoints/iter_000002")
+    learned = [(state[name] != 0).any() for name in state if "lora_B" in name]  # at the start all are 0
+    assert learned
+    assert all(learned)
+    AutoModelForCausalLM.from_pretrained(RUN / "agent")
+
+
 def test_another_number_of_processes_goes_on_with_a_notice(ppo):
     assert ppo(1, "--max_iterations", "2")[0][0] == 0
     first, other = ppo(2, "--resume")
