@@ -155,7 +155,6 @@ class Prompts(Sequence[Dialogue]):
         self.source, self.records, self.split, self.rules = source, records, split, rules
         self.places, self.dialogues, self.numbers = columns
         self._facts = None if facts is None else (facts.fingerprint, facts.system)
-        self._newest: tuple[int, list[Dialogue]] = (-1, [])  # of a record, by its key
 
     def __len__(self) -> int:
         return len(self.places)
@@ -167,12 +166,22 @@ class Prompts(Sequence[Dialogue]):
     def __getitem__(self, number: int | slice) -> Dialogue | list[Dialogue]:
         if isinstance(number, slice):
             return [self[one] for one in range(len(self))[number]]
-        place = int(self.places[number])
-        key, position = place >> PLACE_BITS, (place >> FLAG_BITS) & (1 << PLACE_BITS - FLAG_BITS) - 1
-        if key != self._newest[0]:
-            self._newest = (key, self.rules.read(self.records.at(key)))
+        key = int(self.places[number]) >> PLACE_BITS
+        return self._one_of(self.rules.read(self.records.at(key)), number)
+
+    def __iter__(self) -> Iterator[Dialogue]:
+        keys, number = self.places >> np.uint64(PLACE_BITS), 0
+        for key, record in self.records.read(quiet=True):
+            found = self.rules.read(record) if number < len(keys) and keys[number] == key else []
+            while number < len(keys) and keys[number] == key:
+                yield self._one_of(found, number)
+                number += 1
+
+    def _one_of(self, prompts: Sequence[Dialogue], number: int) -> Dialogue:
+        """Prompt `number`, which is one of those of its record."""
+        position = (int(self.places[number]) >> FLAG_BITS) & (1 << PLACE_BITS - FLAG_BITS) - 1
         index, dialogue = int(self.numbers[number]), int(self.dialogues[number])
-        return self._newest[1][position].from_origin(split=self.split, index=index, dialogue=dialogue)
+        return prompts[position].from_origin(split=self.split, index=index, dialogue=dialogue)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -197,7 +206,7 @@ class Prompts(Sequence[Dialogue]):
         return self._facts
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"records": None, "_newest": (-1, [])}
+        return vars(self) | {"records": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -10,6 +10,7 @@ from rlhf_dialog.data.sources.messages import ASSISTANT_ROLES, TOOL_ROLES, USER_
 from rlhf_dialog.errors import UserError, nearest
 
 BLANK_LINE = "\n\n"
+SPEAKER_OF = dict.fromkeys(ASSISTANT_ROLES, POLICY) | dict.fromkeys((*USER_ROLES, TOOL_ROLES[0]), USER)
 KNOWN_ROLES = (*ASSISTANT_ROLES, *USER_ROLES, TOOL_ROLES[0])
 
 
@@ -32,8 +33,7 @@ def read_speakers(roles: Sequence[str | None] | None, reply_roles: Sequence[str]
         return None
     if reply_roles:
         return [POLICY if role in reply_roles else role for role in roles]
-    speaker_of = dict.fromkeys(ASSISTANT_ROLES, POLICY) | dict.fromkeys((*USER_ROLES, TOOL_ROLES[0]), USER)
-    speakers = [speaker_of.get(role or "") for role in roles]
+    speakers = [SPEAKER_OF.get(role or "") for role in roles]
     return None if None in speakers else list(speakers)
 
 

@@ -127,10 +127,11 @@ class Records:
             raise LeftOut(place, "'deleted: true' or 'review_result: false' in them or above them")
         record = self.layout.read(group, counts)
         roles = record.roles or []
-        asked = zip([None, *roles], roles, strict=False)  # what a tool answers is the assistant's
-        if (record.has_calls and not self.with_calls) or any(
-            b == "tool" and a in (None, *USER_ROLES) for a, b in asked
-        ):
+        asked = (
+            zip([None, *roles], roles, strict=False) if "tool" in roles else ()
+        )  # what a tool answers is the assistant's
+        has_calls = record.has_calls and not self.with_calls
+        if has_calls or any(b == "tool" and a in (None, *USER_ROLES) for a, b in asked):
             raise LeftOut(group[0][0], "tool messages")
         if record.tools and not self.with_calls:
             record.tools, record.meta[TOOLS] = [], row[TOOLS]
@@ -250,7 +251,7 @@ def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Message
     """The system message and the history that a row has in columns of their own, and these columns."""
     tools = parse_tools(row.get(TOOLS))
     messages = Messages(tools=tools or [])
-    used = {key for key in (*NAMES["system"], *NAMES["history"], TOOLS) if is_empty(row.get(key))}
+    used = {key for key in (*NAMES["system"], *NAMES["history"], TOOLS) if key not in row or is_empty(row[key])}
     used |= set() if tools is None else {TOOLS}
     for key in NAMES["system"]:
         texts: list[Any] = row[key] if isinstance(row.get(key), list) else [row.get(key)]
@@ -267,7 +268,7 @@ def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Message
 
 def is_rejected(row: Row) -> bool:
     """Whether people have taken a message out (OASST)."""
-    return any(read_flag(row.get(key)) is flag for key, flag in REJECTED.items())
+    return any(read_flag(row[key]) is flag for key, flag in REJECTED.items() if key in row)
 
 
 def liked_in(row: Row) -> tuple[str | None, bool | None]:
@@ -275,11 +276,13 @@ def liked_in(row: Row) -> tuple[str | None, bool | None]:
 
     `label` is one beside `completion`, and as true or false beside messages of which the last is the assistant's.
     """
-    key = next((key for key in LABELS if read_flag(row.get(key)) is not None), None)
+    key = next((key for key in LABELS if key in row and read_flag(row[key]) is not None), None)
+    if key is None:
+        return None, None
     turns = row.get(find(row, "messages") or "")
     ends = isinstance(turns, list) and read_role((turns or [None])[-1]) in ASSISTANT_ROLES
     is_rating = key == LABELS[0] or "completion" in row or (ends and isinstance(row.get("label"), bool))
-    return (key, read_flag(row[key])) if key and is_rating else (None, None)
+    return (key, read_flag(row[key])) if is_rating else (None, None)
 
 
 def parse_tools(value: Any) -> list[Any] | None:
