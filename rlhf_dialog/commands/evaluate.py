@@ -12,6 +12,7 @@ reads an environment variable or a pickle, or is a class of your own is left out
 
 import logging
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from rlhf_dialog.commands.options import check_run_keys, option, register, run_c
 from rlhf_dialog.config.loading import find_config, parse_arguments
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import LOCAL_KEY, check_folder, is_local, local_names
-from rlhf_dialog.data.prompts import PromptRules
+from rlhf_dialog.data.prompts import NO_REFERENCE, PromptRules
 from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.data.sources.record import SPLITS
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -127,7 +128,7 @@ def run(options: EvaluateOptions) -> None:
     if options.best_of and judges.scorer is None:
         remedy = "name one with --config, or leave --best_of out"
         raise UserError(f"--best_of: there is no reward to choose the best reply by; {remedy}")
-    prompts = keep_with_room(agent.encoder, held_out_prompts(task, options))
+    prompts = list(keep_with_room(agent.encoder, held_out_prompts(task, options)))
     warn_about_marks(agent.encoder, prompts)
     sampling = choose_sampling(options, agent.sampling)
     systems = {"metrics": agent}
@@ -274,14 +275,14 @@ def held_out_prompts(task: Task, options: EvaluateOptions) -> list[Dialogue]:
     return prompts
 
 
-def load_training_prompts(task: Task) -> list[Dialogue]:
+def load_training_prompts(task: Task) -> Sequence[Dialogue]:
     """The prompts of the training split that have a reference; none, with a notice, when it cannot be read."""
     try:
         prompts = task.rules.load(task.data_path, "train")
     except UserError as error:
         logger.warning("no baselines of training replies: %s", error)
         return []
-    return [prompt for prompt in prompts if prompt.reference]
+    return prompts.select(~prompts.flagged(NO_REFERENCE))
 
 
 def record_settings(

@@ -2,14 +2,14 @@
 
 import logging
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import takewhile
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.data.dialogue import (
@@ -34,7 +34,16 @@ from rlhf_dialog.data.prompt_ids import (
     separator_ids,
     special_tokens,
 )
-from rlhf_dialog.data.row_counts import RowCounts
+from rlhf_dialog.data.prompts import (
+    SYSTEM,
+    TAGGED,
+    TAGS,
+    TOOLS,
+    having,
+    row_numbers,
+    select,
+)
+from rlhf_dialog.data.row_counts import BadRow, RowCounts
 from rlhf_dialog.data.sources.record import refuse_rendered
 from rlhf_dialog.data.speakers import BLANK_LINE
 from rlhf_dialog.data.written_texts import MARKS
@@ -54,6 +63,8 @@ BEGINS_THOUGHT = re.compile(
 STRFTIME = re.compile(r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""")
 RENDER_SECONDS = 10.0
 LEAST_ROOM = 16  # tokens that a system message of the data must leave for turns
+ALL_ROOM = 2**31  # of a prompt without one
+MOST_SYSTEMS = 1024  # system messages whose room is kept in memory
 REMEDY = "name another tokenizer, or give turn_separator a text such as <EOU>"
 
 
@@ -329,38 +340,52 @@ def warn_about_replies(encoder: TurnEncoder) -> None:
             return
 
 
-def warn_about_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
+def warn_about_marks(encoder: TurnEncoder, *prompts: Sequence[Dialogue]) -> None:
     """A warning with the number of different turns and references in which a template's encoder replaces something."""
     if not isinstance(encoder, TemplateEncoder):  # a separator of text is counted when the data is read
         return
-    said: set[tuple[int, str]] = set()  # 0: by the assistant, whose thoughts are kept
-    for prompt in prompts:
-        said |= {(0, reference) for reference in prompt.references}
-        said |= {(left % 2, turn) for left, turn in enumerate(reversed(prompt.prompt_turns), 1)}
-    if changed := len({turn for left, turn in said if encoder.spoken_by(left, turn) != turn}):
+    flags = _flags_of((*encoder.marks, *encoder.reply_marks))
+    changed: set[str] = set()
+    for some in prompts:
+        for _, prompt in having(some, flags):
+            said = [(0, reference) for reference in prompt.references]  # by the assistant, whose thoughts are kept
+            said += enumerate(reversed(prompt.prompt_turns), 1)
+            changed.update(turn for left, turn in said if encoder.spoken_by(left % 2, turn) != turn)
+    if changed:
         logger.warning(
             "%d turns or references hold a special token of the tokenizer; a space replaces it in what the model sees",
-            changed,
+            len(changed),
         )
 
 
-def keep_with_room(encoder: TurnEncoder, prompts: list[Dialogue]) -> list[Dialogue]:
+def _flags_of(marks: Iterable[str]) -> int | None:
+    """The flags of the prompts that may hold one of the marks; None: all may."""
+    return TAGGED if all(any(tag in mark for tag in TAGS) for mark in marks) else None
+
+
+def keep_with_room(encoder: TurnEncoder, prompts: Sequence[Dialogue]) -> Sequence[Dialogue]:
     """The prompts whose system message leaves room for turns; a line says whose it is, another one what was left out.
 
-    Raises UserError when none is left, or as `places_unrendered` does.
+    Raises UserError when none is left, or as `rows_rendered` does.
     """
     if isinstance(encoder, TemplateEncoder):
-        rows: dict[str, list[Dialogue]] = defaultdict(list)
-        for prompt in prompts:
-            rows[_place(prompt)].append(prompt)
-        kept_places = places_unrendered(encoder.tokenizer, rows)
-        prompts = keep_writable(encoder, [prompt for prompt in prompts if _place(prompt) in kept_places])
-    room = {text: encoder.count_room(text) for text in {prompt.system for prompt in prompts} if text or tools_of(text)}
-    if not room:
+        numbers = row_numbers(prompts)
+        marks = written_tokens(encoder.tokenizer)
+        rows = ((int(numbers[i]), _place(one), texts_of(one)) for i, one in having(prompts, _flags_of(marks)))
+        rendered = rows_rendered(marks, rows, count_rows(prompts))
+        prompts = keep_writable(encoder, select(prompts, ~np.isin(numbers, list(rendered))))
+    count_room = lru_cache(maxsize=MOST_SYSTEMS)(encoder.count_room)
+    room, has_text = np.full(len(prompts), ALL_ROOM), np.zeros(len(prompts), bool)
+    for i, prompt in having(prompts, SYSTEM | TOOLS):
+        has_text[i] = bool(prompt.system)
+        if prompt.system or tools_of(prompt.system):
+            room[i] = count_room(prompt.system)
+    if (room == ALL_ROOM).all():
         return prompts
-    kept = [prompt for prompt in prompts if room.get(prompt.system, LEAST_ROOM) >= LEAST_ROOM]
+    fits = room >= LEAST_ROOM
+    kept = select(prompts, fits)
     if len(kept) < len(prompts):
-        would_do = encoder.max_prompt_length + LEAST_ROOM - min(room.values())
+        would_do = encoder.max_prompt_length + LEAST_ROOM - int(room.min())
         count = count_rows(prompts)
         line = (
             f"{count - count_rows(kept)} of {count} rows have a system message that leaves fewer than {LEAST_ROOM} of the "
@@ -369,7 +394,7 @@ def keep_with_room(encoder: TurnEncoder, prompts: list[Dialogue]) -> list[Dialog
         if not kept:
             raise UserError(f"max_prompt_length: {line}")
         logger.warning("%s; they are left out", line)
-    without = count_rows([prompt for prompt in kept if not prompt.system])
+    without = count_rows(select(kept, ~has_text[fits]))
     if without == count_rows(kept):
         return kept
     other = "that of the chat template" if isinstance(encoder, TemplateEncoder) else "none"
@@ -379,35 +404,49 @@ def keep_with_room(encoder: TurnEncoder, prompts: list[Dialogue]) -> list[Dialog
     return kept
 
 
-def places_unrendered(tokenizer: PreTrainedTokenizerBase, rows: Mapping[str, Sequence[Dialogue]]) -> set[str]:
-    """The places of rows without a special token that the tokenizer's chat template writes; a line counts the others.
+def texts_of(dialogue: Dialogue) -> tuple[str | None, ...]:
+    """All texts of a dialogue that has not begun."""
+    return (*dialogue.prompt_turns, dialogue.system, dialogue.response, *dialogue.references)
 
-    Raises UserError when more than a tenth of the rows have one. (The marks of known families are found when data is read.)
-    """
+
+def written_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The special tokens that the tokenizer's chat template writes, without the marks of known families."""
     written = render(tokenizer, [PROBE]) + render(tokenizer, [PROBE], PROBE_REPLY)
     tags = opening_of(render(tokenizer, [PROBE], thinking=None))
     tokens = control_tokens(tokenizer, tokenizer(written)["input_ids"], (*THINKING, tags.begin, tags.end))
-    marks = [token for token in tokens if token in written and not token[0].isalnum() and token not in MARKS]
+    return [token for token in tokens if token in written and not token[0].isalnum() and token not in MARKS]
 
-    def check(place: str) -> str:
-        for one in rows[place]:
-            for text in (*one.prompt_turns, one.system, one.response, *one.references):
+
+def rows_rendered(
+    marks: Sequence[str], rows: Iterable[tuple[int, str, Iterable[str | None]]], num_rows: int
+) -> set[int]:
+    """The numbers of those of `rows` (number, place, texts) that hold one of the `marks` (`written_tokens`).
+
+    A line counts them among all `num_rows`. Raises UserError when they are more than a tenth. (The marks of known families are
+    found when data is read.)
+    """
+    rendered, counts = set[int](), RowCounts("data_path", num_rows=num_rows)
+    for number, place, texts in rows:
+        try:
+            for text in texts if number not in rendered else ():
                 refuse_rendered(text or "", "a text", place, marks)
-        return place
-
-    counts = RowCounts("data_path")
-    kept = set(counts.read(rows, check)) if rows else set()
+        except BadRow as error:
+            rendered.add(number)
+            counts.add_bad(error)
+    if num_rows:
+        counts.check_bad()
     counts.log()
-    return kept
+    return rendered
 
 
-def keep_writable(encoder: TemplateEncoder, prompts: list[Dialogue]) -> list[Dialogue]:
+def keep_writable(encoder: TemplateEncoder, prompts: Sequence[Dialogue]) -> Sequence[Dialogue]:
     """The prompts without rows whose calls of tools the template does not write; a line counts these, and tools without calls.
 
     Raises UserError when none is left.
     """
-    unwritten, silent = set(), set()
-    for prompt in prompts:
+    rows = row_numbers(prompts)
+    unwritten, silent = (np.zeros(len(prompts), bool) for _ in range(2))
+    for i, prompt in having(prompts, TOOLS):
         *turns, reply = (_with_probe(text) for text in (*prompt.prompt_turns, prompt.reference or PROBE))
         messages = [message for text in (*turns, reply) if isinstance(text, ToolText) for message in text.messages]
         tools = [_named(tool, PROBE_TOOL) for tool in tools_of(prompt.system)]
@@ -420,19 +459,26 @@ def keep_writable(encoder: TemplateEncoder, prompts: list[Dialogue]) -> list[Dia
         num_calls = sum(len(message.get("tool_calls", ())) for message in messages)
         answers = [message["content"].strip() for message in messages if message["role"] == "tool"]
         if written.count(PROBE_CALL) < num_calls or not all(text in written for text in answers) or not written:
-            unwritten.add(_row(prompt))
+            unwritten[i] = True
         elif written.count(PROBE_TOOL) < len(tools):
-            silent.add(_row(prompt))
-    kept, count = [prompt for prompt in prompts if _row(prompt) not in unwritten], count_rows(prompts)
-    for rows, what in ((unwritten, "tool messages"), (silent - unwritten, "tools")):
-        if rows:
-            out = ", and are left out" if rows is unwritten else ""
+            silent[i] = True
+    unwritten = np.isin(rows, rows[unwritten])
+    for number, what in (
+        (len(np.unique(rows[unwritten])), "tool messages"),
+        (len(np.setdiff1d(rows[silent], rows[unwritten])), "tools"),
+    ):
+        if number:
+            out = ", and are left out" if what == "tool messages" else ""
             logger.warning(
-                "%d of %d rows have %s, which the chat template does not write%s", len(rows), count, what, out
+                "%d of %d rows have %s, which the chat template does not write%s",
+                number,
+                count_rows(prompts),
+                what,
+                out,
             )
-    if prompts and not kept:
+    if len(prompts) and unwritten.all():
         raise UserError("data_path: the chat template writes no tool messages, and all rows have some; give other data")
-    return kept
+    return select(prompts, ~unwritten)
 
 
 def _with_probe(text: str) -> str:
@@ -451,19 +497,13 @@ def _named(tool: dict[str, Any], name: str) -> dict[str, Any]:
     return tool | ({"function": tool["function"] | {"name": name}} if "function" in tool else {"name": name})
 
 
-def _row(prompt: Dialogue) -> tuple[Any, Any]:
-    """The row of the data from which a prompt is."""
-    return prompt.origin_of("split"), prompt.origin_of("dialogue", id(prompt))
-
-
 def _place(prompt: Dialogue) -> str:
-    split, number = _row(prompt)
-    return f"dialogue {number + 1} of the {split} split"
+    return f"dialogue {prompt.origin_of('dialogue', id(prompt)) + 1} of the {prompt.origin_of('split')} split"
 
 
-def count_rows(prompts: Iterable[Dialogue]) -> int:
+def count_rows(prompts: Sequence[Dialogue]) -> int:
     """The number of dialogues of the data from which the prompts are."""
-    return len(set(map(_row, prompts)))
+    return len(np.unique(row_numbers(prompts)))
 
 
 def fix_date(tokenizer: PreTrainedTokenizerBase, day: str | None) -> str | None:

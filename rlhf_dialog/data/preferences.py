@@ -146,7 +146,7 @@ def load_pairs(
         _check_decided(rows, columns, data_path)
     counts = RowCounts(f"{data_path}, {split}")
     with naming_columns(columns):
-        pairs = counts.read(rows, lambda placed: _pair(placed[1], placed[0], counts, preference))
+        pairs = list(counts.read(rows, lambda placed: _pair(placed[1], placed[0], counts, preference)))
     counts.log()
     without = [pair.where for pair in pairs if pair.margin is None]
     if 0 < len(without) < len(pairs):

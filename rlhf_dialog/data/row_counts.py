@@ -4,7 +4,7 @@ import logging
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 BAD_SHARE = 0.1  # of the rows that may have no text where one must be
+SHOWN = 5  # bad rows in an error
 DECIDES = re.compile(  # names of columns that say what a row is worth
     r"better|safer?(_|\b)|winner|prefer|label|score|rating|rank|reward|weight|vote|quality|review|delete|kto|correct|accept",
     re.IGNORECASE,
@@ -85,45 +86,57 @@ class RowCounts:
     where: str
     unit: str = "rows"
     num_rows: int = 0
-    bad: list[str] = field(default_factory=list)
-    left_out: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
+    num_bad: int = 0
+    bad: list[str] = field(default_factory=list)  # what is wrong with the first SHOWN
+    left_out: Counter[str] = field(default_factory=Counter)
+    first_out: dict[str, tuple[str, str]] = field(default_factory=dict)  # of each kind, and more about it
     kept: Unused = field(default_factory=Unused)  # in `meta`, for rewards
     unread: Unused = field(default_factory=Unused)
 
-    def read(self, items: Iterable[Item], make: Callable[[Item], Result]) -> list[Result]:
-        """What `make` gives for each item. Raises UserError when too many are bad, or none is left."""
-        results = []
+    def read(self, items: Iterable[Item], make: Callable[[Item], Result]) -> Iterator[Result]:
+        """What `make` gives for each item. Raises UserError at the end when too many are bad, or none is left."""
         for item in items:
             self.num_rows += 1
             try:
-                results.append(make(item))
+                result = make(item)
             except BadRow as error:
-                self.bad.append(str(error))
+                self.add_bad(error)
             except LeftOut as error:
                 where, reason, detail = (*error.args, "")[:3]
-                self.left_out[reason].append((where, detail))
-        if len(self.bad) > BAD_SHARE * self.num_rows or not (results or self.left_out):
-            shown = "".join(f"\n  {one}" for one in self.bad[:5])
-            raise UserError(
-                f"{self.where}: {len(self.bad)} of {self.num_rows} {self.unit} cannot be used, and only up to "
-                f"{BAD_SHARE:.0%} may be left out; correct or remove them. The first:{shown}"
-            )
-        if not results:
-            reason, places = next(iter(self.left_out.items()))
-            where, detail = places[0]
+                self.left_out[reason] += 1
+                self.first_out.setdefault(reason, (where, detail))
+            else:
+                yield result
+        self.check_bad()
+        if self.num_rows == self.num_bad + self.left_out.total():
+            reason, (where, detail) = next(iter(self.first_out.items()))
             raise UserError(
                 f"{where}: no row can be used; this one has {reason}, which cannot be read{detail}; give other data"
             )
-        return results
+
+    def add_bad(self, error: BadRow) -> None:
+        """Count a bad row."""
+        self.num_bad += 1
+        if len(self.bad) < SHOWN:
+            self.bad.append(str(error))
+
+    def check_bad(self) -> None:
+        """Raises UserError when too many rows are bad."""
+        if self.num_bad > BAD_SHARE * self.num_rows or not self.num_rows:
+            shown = "".join(f"\n  {one}" for one in self.bad)
+            raise UserError(
+                f"{self.where}: {self.num_bad} of {self.num_rows} {self.unit} cannot be used, and only up to "
+                f"{BAD_SHARE:.0%} may be left out; correct or remove them. The first:{shown}"
+            )
 
     def log(self, without_reference: int = 0) -> None:
         """One line for each kind of rows that were left out, and for the columns; some prompts may be `without_reference`."""
         if self.bad:
             text = "%s: %d of %d %s cannot be used, and are left out; the first: %s"
-            logger.warning(text, self.where, len(self.bad), self.num_rows, self.unit, self.bad[0])
-        for reason, places in self.left_out.items():
+            logger.warning(text, self.where, self.num_bad, self.num_rows, self.unit, self.bad[0])
+        for reason, (where, _) in self.first_out.items():
             text = "%d of %d %s have %s and are left out; the first: %s"
-            logger.warning(text, len(places), self.num_rows, self.unit, reason, places[0][0])
+            logger.warning(text, self.left_out[reason], self.num_rows, self.unit, reason, where)
         if columns := self.kept.listed():
             hint = f"; {without_reference} prompts have no reference: if it is here, name it with columns: {{reference: ...}}"
             text = "%s: kept for rewards, in no prompt: %s%s"

@@ -1,7 +1,7 @@
 """Who replies in a dialogue: messages of one speaker joined to turns, and which of these are the policy's."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_dialog.data.dialogue import POLICY, USER, ToolText
@@ -10,6 +10,8 @@ from rlhf_dialog.data.sources.messages import ASSISTANT_ROLES, TOOL_ROLES, USER_
 from rlhf_dialog.errors import UserError, nearest
 
 BLANK_LINE = "\n\n"
+SPEAKER_OF = dict.fromkeys(ASSISTANT_ROLES, POLICY) | dict.fromkeys((*USER_ROLES, TOOL_ROLES[0]), USER)
+KNOWN_ROLES = (*ASSISTANT_ROLES, *USER_ROLES, TOOL_ROLES[0])
 
 
 @dataclass
@@ -31,8 +33,7 @@ def read_speakers(roles: Sequence[str | None] | None, reply_roles: Sequence[str]
         return None
     if reply_roles:
         return [POLICY if role in reply_roles else role for role in roles]
-    speaker_of = dict.fromkeys(ASSISTANT_ROLES, POLICY) | dict.fromkeys((*USER_ROLES, TOOL_ROLES[0]), USER)
-    speakers = [speaker_of.get(role or "") for role in roles]
+    speakers = [SPEAKER_OF.get(role or "") for role in roles]
     return None if None in speakers else list(speakers)
 
 
@@ -70,27 +71,40 @@ def spoken_turns(
     return join_turns(record.turns, speakers, others_are_one)
 
 
-def check_reply_roles(records: Iterable[DialogueRecord], reply_roles: Sequence[str], where: str) -> None:
-    """Raises UserError when one of `reply_roles` is no role of the data."""
-    roles = Counter(role for record in records for role in record.roles or () if role)
-    for name in reply_roles:
-        if name not in roles:
-            present = ", ".join(role for role, _ in roles.most_common(9)) or "none"
-            raise UserError(
-                f"reply_roles: nobody in {where} has the role '{name}'{nearest(name, roles) or '.'} The roles are: {present}"
-            )
+class RoleCounts:
+    """Counts the roles of records, and the dialogues whose roles do not say who replies."""
 
+    def __init__(self, reply_roles: Sequence[str]) -> None:
+        self.reply_roles, self.num_records, self.num_unclear = reply_roles, 0, 0
+        self.roles, self.unclear_roles = Counter[str](), set[str]()
+        self.last: str | None = None  # unknown role at the end of an unclear dialogue
 
-def describe_roles(records: Sequence[DialogueRecord], reply_roles: Sequence[str]) -> str:
-    """What a log says of dialogues whose roles do not say who replies; empty where there is none."""
-    unclear = [x for x in records if not x.is_prompt and read_speakers(x.roles, reply_roles) is None]
-    if not unclear:
-        return ""
-    roles = {role for record in unclear for role in record.roles or () if role}
-    unknown = sorted(roles - {*ASSISTANT_ROLES, *USER_ROLES, TOOL_ROLES[0]})
-    why = f"roles besides user and assistant ({', '.join(unknown[:9])})" if unknown else "no roles"
-    line = f"{len(unclear)} of {len(records)} dialogues have {why}, so each turn that follows another one is a reply"
-    if not unknown:
-        return line
-    last = [record.roles[-1] for record in unclear if record.roles and record.roles[-1] in unknown]
-    return f"{line}; name who replies, such as reply_roles: [{[*last, *unknown][0]}]"
+    def add(self, record: DialogueRecord) -> None:
+        """Count one more record."""
+        self.num_records += 1
+        roles = [role for role in record.roles or () if role]
+        self.roles.update(roles)
+        if not record.is_prompt and read_speakers(record.roles, self.reply_roles) is None:
+            self.num_unclear += 1
+            self.unclear_roles.update(roles)
+            if self.last is None and record.roles and record.roles[-1] not in (None, *KNOWN_ROLES):
+                self.last = record.roles[-1]
+
+    def check(self, where: str) -> None:
+        """Raises UserError when one of `reply_roles` is no role of the data."""
+        for name in self.reply_roles:
+            if name not in self.roles:
+                present = ", ".join(role for role, _ in self.roles.most_common(9)) or "none"
+                raise UserError(
+                    f"reply_roles: nobody in {where} has the role '{name}'{nearest(name, self.roles) or '.'} The roles are: "
+                    f"{present}"
+                )
+
+    def describe(self) -> str:
+        """What a log says of dialogues whose roles do not say who replies; empty where there is none."""
+        if not self.num_unclear:
+            return ""
+        unknown = sorted(self.unclear_roles - {*KNOWN_ROLES})
+        why = f"roles besides user and assistant ({', '.join(unknown[:9])})" if unknown else "no roles"
+        line = f"{self.num_unclear} of {self.num_records} dialogues have {why}, so each turn that follows another one is a reply"
+        return f"{line}; name who replies, such as reply_roles: [{self.last or unknown[0]}]" if unknown else line

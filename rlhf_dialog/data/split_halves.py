@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlhf_dialog.data.prompts import find_repeats, first_rows, long_utterances
+from rlhf_dialog.data.prompts import DialogueNumbers, find_repeats, long_utterances
 from rlhf_dialog.data.sources import DialogueRecord
 
 logger = logging.getLogger(__name__)
@@ -33,9 +33,12 @@ class Halves:
 
 def divide(records: Sequence[DialogueRecord]) -> Halves:
     """Give every training dialogue to a half, and log how. Prompts of one dialogue stay together."""
-    first = first_rows(dict(enumerate(records)))
+    numbering = DialogueNumbers()
+    for number, record in enumerate(records):
+        numbering.add(number, record)
+    first = numbering.first(len(records)).tolist()
     said: dict[int, set[str]] = defaultdict(set)
-    for row, dialogue in first.items():
+    for row, dialogue in enumerate(first):
         said[dialogue] |= long_utterances(records[row])
     numbers, utterances = list(said), list(said.values())
     clusters = _clusters(utterances)

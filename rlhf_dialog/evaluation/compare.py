@@ -1,6 +1,7 @@
 """One agent, or two on the same prompts, next to other agents, the best of several replies, and replies that no model wrote."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,7 +39,7 @@ class Comparison:
     best_of: int | None = None
     answers: dict[str, Replies] = field(default_factory=dict)
 
-    def run(self, training: list[Dialogue]) -> dict[str, Any]:
+    def run(self, training: Sequence[Dialogue]) -> dict[str, Any]:
         """Every metric of every system with its interval, as `evaluation.json` holds them.
 
         `training` are the prompts whose references two baselines take. Raises RewardError when the reward fails.

@@ -5,6 +5,7 @@ import math
 import random
 import re
 import sys
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -121,7 +122,7 @@ def progress(items: Sequence[T], title: str) -> Iterable[T]:
 
 
 def baseline_replies(
-    prompts: list[Dialogue], training: list[Dialogue], responder: Responder, seed: int = 0
+    prompts: list[Dialogue], training: Sequence[Dialogue], responder: Responder, seed: int = 0
 ) -> dict[str, Replies]:
     """Replies without a model: what any trained agent has to beat. The random ones are drawn by `seed`.
 
@@ -137,7 +138,8 @@ def baseline_replies(
         "always_inform": [INFORM_REPLY] * len(prompts),
     }
     if training:
-        texts["random_train_reply"] = draw.choices([one.reference or "" for one in training], k=len(prompts))
+        chosen = draw.choices(range(len(training)), k=len(prompts))
+        texts["random_train_reply"] = [training[i].reference or "" for i in chosen]
         texts["nearest_train_reply"] = nearest_replies(prompts, training)
     if have_references(prompts):
         references = [prompt.reference or "" for prompt in prompts]
@@ -161,10 +163,10 @@ def have_acts(prompts: Sequence[Dialogue]) -> bool:
     return all(prompt.act is not None for prompt in prompts)
 
 
-def pick_prompts(prompts: list[Dialogue], max_prompts: int | None, seed: int = 0) -> list[Dialogue]:
+def pick_prompts(prompts: Sequence[Dialogue], max_prompts: int | None, seed: int = 0) -> list[Dialogue]:
     """At most `max_prompts` of the prompts, drawn by `seed`, in their original order."""
     if max_prompts is None or max_prompts >= len(prompts):
-        return prompts
+        return list(prompts)
     chosen = random.Random(seed).sample(range(len(prompts)), max_prompts)
     return [prompts[i] for i in sorted(chosen)]
 
@@ -174,7 +176,7 @@ _WORD = re.compile(r"[\w']+")
 
 def nearest_replies(prompts: Sequence[Dialogue], training: Sequence[Dialogue]) -> list[str]:
     """The reference of that training prompt whose last turn is nearest to each prompt's; ties: the first one."""
-    index = WordIndex([count_words(one.prompt_turns[-1]) for one in training])
+    index = WordIndex(count_words(one.prompt_turns[-1]) for one in training)
     rows = [int(index.cosines(count_words(prompt.prompt_turns[-1])).argmax()) for prompt in prompts]
     return [training[row].reference or "" for row in rows]
 
@@ -188,20 +190,27 @@ def count_words(text: str, pairs: bool = False) -> Counter[str]:
 class WordIndex:
     """Which of N texts have a word, with the weight count times log(N / number of texts with it) (Sparck Jones 1972)."""
 
-    def __init__(self, texts: Sequence[Counter[str]]):
-        entries: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        for row, words in enumerate(texts):
+    def __init__(self, texts: Iterable[Counter[str]]):
+        self.rows: dict[str, array[int]] = defaultdict(partial(array, "I"))
+        self.counts: dict[str, array[int]] = defaultdict(partial(array, "I"))
+        size = 0
+        for words in texts:
             for word, count in words.items():
-                entries[word].append((row, count))
-        self.rareness = {word: float(np.log(len(texts) / len(pairs))) for word, pairs in entries.items()}
-        self.rows = {word: np.asarray([row for row, _ in pairs]) for word, pairs in entries.items()}
-        self.weights = {
-            word: np.asarray([count for _, count in pairs]) * self.rareness[word] for word, pairs in entries.items()
-        }
-        squares = np.zeros(len(texts))
-        for word, rows in self.rows.items():
-            squares[rows] += self.weights[word] ** 2
+                self.rows[word].append(size)
+                self.counts[word].append(count)
+            size += 1
+        self.rareness = {word: float(np.log(size / len(rows))) for word, rows in self.rows.items()}
+        squares = np.zeros(size)
+        for word in self.rows:
+            rows, weights = self._weights(word)
+            squares[rows] += weights**2
         self.lengths = np.sqrt(np.where(squares > 0, squares, 1.0))
+
+    def _weights(self, word: str) -> tuple[Array, Array]:
+        """The texts that have the word, and its weight in each."""
+        return np.frombuffer(self.rows[word], np.uint32), np.frombuffer(self.counts[word], np.uint32) * self.rareness[
+            word
+        ]
 
     def cosines(self, words: Counter[str]) -> Array:
         """(N,): how near each text is; a word that is in none weighs as one that is in a single text."""
@@ -210,5 +219,6 @@ class WordIndex:
             weight = count * self.rareness.get(word, math.log(max(len(products), 1)))
             square += weight**2
             if word in self.rows:
-                products[self.rows[word]] += weight * self.weights[word]
+                rows, weights = self._weights(word)
+                products[rows] += weight * weights
         return products / self.lengths / (math.sqrt(square) or 1.0)

@@ -19,6 +19,7 @@ from rlhf_dialog.data.agent_template import agent_template
 from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.chat_template import prompt_encoder, separator_of
 from rlhf_dialog.data.dialogue import Dialogue, tools_of
+from rlhf_dialog.data.prompts import shared_system
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSettings, chat_sampling, read_settings
@@ -84,8 +85,7 @@ def kept_system_prompt(keys: DataKeys, prompts: Sequence[Dialogue], tokenizer: P
     Otherwise that of the keys, since the text of a row is private. So it is where the rows bring tools, and where the text
     cannot be the system prompt of every dialogue.
     """
-    systems = {prompt.system for prompt in prompts}
-    text = systems.pop() if len(systems) == 1 else None
+    text = shared_system(prompts)
     if not text or tools_of(text):
         return keys.system_prompt
     try:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from rlhf_dialog import user_code
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import count_missing
 from rlhf_dialog.errors import UserError
 
 Purpose = Literal["rollout", "validation", "evaluation"]
@@ -106,13 +107,13 @@ class BaseReward:
         """
         return self(dialogues)
 
-    def check_prompts(self, prompts: list[Dialogue], where: str = "") -> None:
+    def check_prompts(self, prompts: Sequence[Dialogue], where: str = "") -> None:
         """Raises UserError when prompts (of `where`) lack what this reward reads; by default the references and acts it `needs`.
 
-        Called before training and before an audit.
+        Called before training and before an audit. The prompts of large data are read from its files one by one.
         """
         for need in self.needs:
-            if missing := sum(getattr(prompt, need) is None for prompt in prompts):
+            if missing := count_missing(prompts, need):
                 what = (
                     f"{missing} of {len(prompts)} prompts{where} have no {need}, but the reward '{self.name}' needs it"
                 )

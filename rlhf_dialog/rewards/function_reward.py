@@ -109,7 +109,7 @@ class FunctionReward(BaseReward):
         chosen = given if self.takes_all else {name: given[name] for name in names if name in given}
         return self.function(**chosen, **self.arguments)
 
-    def check_prompts(self, prompts: list[Dialogue], where: str = "") -> None:
+    def check_prompts(self, prompts: Sequence[Dialogue], where: str = "") -> None:
         """Raises UserError where the function has a parameter that is no column of the data."""
         for name in self.required if self.is_trl else ():
             if all(self._cell(prompt, name) is None for prompt in prompts):

@@ -15,6 +15,7 @@ from rlhf_dialog.config.loading import find_config, load_config, replace_keys, r
 from rlhf_dialog.config.registry import COLON, RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder
+from rlhf_dialog.data.prompts import SYSTEM, having
 from rlhf_dialog.distributed import process_group, strategy
 from rlhf_dialog.distributed.memory import warn_of_memory
 from rlhf_dialog.distributed.placement import NewOptimizer, check_placement, new_optimizer
@@ -156,7 +157,8 @@ class PPOAgent:
             self.save(self.run_folder / "agent")
         if not self.is_trial:
             logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", quote(str(self.run_folder / "agent")))
-            if agent_config(trainer).system_prompt is None and any(x.system for x in prompts_of(trainer.prompts)):
+            with_system = (prompt.system for _, prompt in having(prompts_of(trainer.prompts), SYSTEM))
+            if agent_config(trainer).system_prompt is None and any(with_system):
                 logger.info(
                     'the system messages of the data differ, so the agent keeps none; give one: chat --system_prompt "..."'
                 )
@@ -188,8 +190,8 @@ class PPOAgent:
         with world.fail_together():
             reward = self.reward or self._build_reward()
             vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
-            source, validation = self.read_source(reward)
-            self._begin_rewards(reward, validation)
+        source, validation = self.read_source(reward)
+        self._begin_rewards(reward, validation)
         if validation:
             world.on_main(validation.check)
         engine = EngineService(config, self.run_folder, world) if config.engine else None
@@ -236,10 +238,11 @@ class PPOAgent:
 
     def _begin_rewards(self, reward: BaseReward, validation: Validation | None) -> None:
         """Tell the rewards of the run where it is. Raises UserError for one that compares replies where there is one alone."""
-        if self.config.num_responses_per_prompt < 2:
-            check_alone(reward, "num_responses_per_prompt: 1")
-        for one in (reward, *(validation.other_rewards() if validation else ())):
-            one.begin_run(self.run_folder, self.config.seed, self.world.rank)
+        with self.world.fail_together():
+            if self.config.num_responses_per_prompt < 2:
+                check_alone(reward, "num_responses_per_prompt: 1")
+            for one in (reward, *(validation.other_rewards() if validation else ())):
+                one.begin_run(self.run_folder, self.config.seed, self.world.rank)
 
     def _build_reward(self) -> BaseReward:
         """The reward of the YAML; code of the user's that seeds or draws numbers does not change those of the run."""
@@ -254,7 +257,7 @@ class PPOAgent:
 
     def read_source(self, reward: BaseReward) -> Source:
         """What the run is trained on, and its validation; a run of your own may read something else."""
-        return read_source(self.config, reward)
+        return read_source(self.config, reward, self.world)
 
     def build_services(self, validation: Validation | None, trackers: TrackerService) -> tuple[Service, ...]:
         """What accompanies the run, in the order in which an iteration calls it. All ranks call it, under the lock."""

@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 
 import rlhf_dialog.metrics
@@ -11,7 +12,9 @@ from rlhf_dialog.config.registry import BaselineFactory
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.chat_template import warn_about_marks, warn_about_replies
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import PromptRules, Prompts
 from rlhf_dialog.distributed.memory import human
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.environments.base import (
     Baseline,
     EpisodeLimits,
@@ -37,10 +40,10 @@ logger = logging.getLogger(__name__)
 MEASURES = ("score", "success", "reward", "turns", "words", "truncated", "distinct_1", "distinct_2")
 
 
-Source = tuple[list[Dialogue] | Simulated, Validation | None]
+Source = tuple[Sequence[Dialogue] | Simulated, Validation | None]
 
 
-def prompts_of(source: list[Dialogue] | Simulated) -> list[Dialogue]:
+def prompts_of(source: Sequence[Dialogue] | Simulated) -> Sequence[Dialogue]:
     return [] if isinstance(source, Simulated) else source
 
 
@@ -51,7 +54,7 @@ def agent_config(trainer: PPOTrainer) -> Config:
 
 
 def report_size(
-    trainer: PPOTrainer, source: list[Dialogue] | Simulated, validation: Validation | None, memory: int | None
+    trainer: PPOTrainer, source: Sequence[Dialogue] | Simulated, validation: Validation | None, memory: int | None
 ) -> None:
     """Log how many prompts, parameters and optimizer steps the run has, and warn of prompts with marks of the template.
 
@@ -59,7 +62,7 @@ def report_size(
     """
     config, models, plan, prompts = trainer.config, trainer.models, trainer.plan, prompts_of(source)
     warn_about_replies(trainer.responder.encoder)
-    warn_about_marks(trainer.responder.encoder, [*prompts, *(validation.prompts if validation else ())])
+    warn_about_marks(trainer.responder.encoder, prompts, validation.prompts if validation else ())
     count = trained_parameters(m for m in (models.policy, models.critic) if m is not None)
     what = f"environment {config.environment.id}" if config.environment else f"{len(prompts)} prompts"
     about = f", about {human(memory)} of memory" if memory else ""
@@ -69,8 +72,11 @@ def report_size(
         logger.info("%s", plan.notice)
 
 
-def read_source(config: Config, reward: BaseReward) -> Source:
-    """What the run is trained on, checked with the reward, and its validation if it has one. Raises UserError."""
+def read_source(config: Config, reward: BaseReward, world: World | None = None) -> Source:
+    """What the run is trained on, checked with the reward, and its validation if it has one. Raises UserError.
+
+    Rank 0 reads the data once, and all get its index; all ranks call it.
+    """
     if config.environment:
         if given := config.env.args.data_path:
             raise UserError(
@@ -80,24 +86,22 @@ def read_source(config: Config, reward: BaseReward) -> Source:
         held_out = build_simulated(config.environment, config.seed, "validation")
         validation = DialogueValidation(config, held_out, reward) if config.eval_interval else None
         return build_simulated(config.environment, config.seed, "train"), validation
-    prompts = training_prompts(config, reward)
-    reward.check_prompts(prompts)
+    world = world or World()
+    prompts = world.on_main(lambda: training_prompts(config, reward))
+    with world.fail_together():
+        reward.check_prompts(prompts)
     if not config.eval_interval:
         return prompts, None
-    validating = run_validation.load_validation_prompts(config)
-    reward.check_prompts(validating, " of the validation split (eval_interval)")
-    return prompts, ValidationService(config, validating, reward)
+    validating = world.on_main(lambda: run_validation.load_validation_prompts(config))
+    with world.fail_together():
+        reward.check_prompts(validating, " of the validation split (eval_interval)")
+        return prompts, ValidationService(config, validating, reward)
 
 
-def training_prompts(config: Config, reward: BaseReward | None = None) -> list[Dialogue]:
+def training_prompts(config: Config, reward: BaseReward | None = None) -> Prompts:
     """The prompts of the training split; where the reward needs no reference or act, also those without a reply to learn."""
-    prompts = run_validation.load_run_prompts(config, "train", unanswered=True)
-    needs = [] if reward is None else list(reward.needs)
-    kept = [prompt for prompt in prompts if not (prompt.meta.get("unanswered") and needs)]
-    if len(kept) < len(prompts):
-        text = "%d prompts have no reply to learn from and are left out: the reward needs %s"
-        logger.info(text, len(prompts) - len(kept), " and ".join(needs))
-    return kept
+    rules = replace(PromptRules.from_keys(config), unanswered=True)
+    return rules.load(config.env.args.data_path, "train", () if reward is None else reward.needs)
 
 
 def build_simulated(environment: EnvironmentConfig, seed: int, split: str) -> Simulated:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from rlhf_dialog.config.loading import reward_nodes
 from rlhf_dialog.config.registry import AdvantageFactory, EnvironmentFactory, LossFactory, RewardFactory
 from rlhf_dialog.config.schema import Config, DoubledKeys, PPOKeys, RewardKeys
 from rlhf_dialog.data.chat_template import separator_of
-from rlhf_dialog.data.dialogue import AUTO, Dialogue, tools_of
+from rlhf_dialog.data.dialogue import AUTO, Dialogue
+from rlhf_dialog.data.prompts import data_fingerprint
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.json_files import as_read_again
@@ -48,7 +49,7 @@ FORMULAS = 2  # the revision of the formulas that train or select a model; a cha
 SAMPLES = 256  # numbers per parameter that the fingerprint of a model reads
 
 
-def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward: BaseReward) -> dict[str, Any]:
+def identity_of(config: Config, models: Models, prompts: Sequence[Dialogue], reward: BaseReward) -> dict[str, Any]:
     """What must be the same at `--resume`, as JSON. `models` are the initial models of the run, before any update."""
     identity = {
         "model_path": model_fingerprint(models.policy.lm),
@@ -229,15 +230,6 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
         rules = json.loads(tokenizer.backend_tokenizer.to_str())  # type: ignore[attr-defined]
         parts.append({key: value for key, value in rules.items() if key not in ("truncation", "padding")})
     return f"{len(tokenizer)} tokens, {_hash(json.dumps(part, sort_keys=True, default=str) for part in parts)}"
-
-
-def data_fingerprint(prompts: list[Dialogue]) -> str:
-    """The number of prompts, and a hash of their turns, references, acts, system messages and tools."""
-    rows = []
-    for p in prompts:
-        system = [] if p.system is None else [p.system]
-        rows.append([p.prompt_turns, p.reference, p.references, p.act, *system, *tools_of(p.system)])
-    return f"{len(prompts)} prompts, {_hash(map(json.dumps, rows))}"
 
 
 def part_names(reward: BaseReward) -> list[str]:

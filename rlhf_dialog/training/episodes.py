@@ -44,12 +44,9 @@ class EpisodeInputs:
     metas: Sequence[dict[str, Any]] | None = None
 
 
-class PromptList(list[Dialogue]):
-    """Prompts that the policy answers once."""
-
-    def deal(self, dialogues: Sequence[Dialogue]) -> EpisodeInputs:
-        """An environment of one turn for each of the dialogues."""
-        return EpisodeInputs([SingleTurn(dialogue) for dialogue in dialogues])
+def deal_prompts(prompts: Sequence[Dialogue]) -> EpisodeInputs:
+    """An environment of one turn for each of the prompts, which the policy answers once."""
+    return EpisodeInputs([SingleTurn(prompt) for prompt in prompts])
 
 
 @dataclass

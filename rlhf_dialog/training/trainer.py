@@ -30,7 +30,7 @@ from rlhf_dialog.rewards.base import BaseReward, runs_user_code
 from rlhf_dialog.rewards.scoring import Scorer, begin_scoring, load_state, penalty_keys, state_of
 from rlhf_dialog.training import checks, iteration_metrics, ppo
 from rlhf_dialog.training.credit import CreditAssignment
-from rlhf_dialog.training.episodes import EpisodeInputs, PromptList, newest_turns
+from rlhf_dialog.training.episodes import EpisodeInputs, deal_prompts, newest_turns
 from rlhf_dialog.training.given import Given, external_rollout, read_episodes
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.resampling import resample
@@ -67,7 +67,7 @@ class PPOTrainer:
         self,
         config: Config,
         models: Models,
-        prompts: list[Dialogue] | Simulated,
+        prompts: Sequence[Dialogue] | Simulated,
         reward: BaseReward,
         vec_info: VecInfo,
         world: World | None = None,
@@ -82,7 +82,7 @@ class PPOTrainer:
         self.config = config
         self.models = models
         self.vec_info = vec_info
-        self.prompts = prompts if isinstance(prompts, Simulated) else PromptList(prompts)
+        self.prompts = prompts
         self.world = world or World()
         self.plan = batch_plan(config, self.world.size)
         self.sizes = PartSizes()  # of all phases, smaller than asked where memory has run out
@@ -99,8 +99,8 @@ class PPOTrainer:
         penalty = penalty_keys(config)
         self.scorer = Scorer(reward, skip, config.reward_timeout_s, *penalty, self.sizes, self.around_reward)
         self.sampler: DialogueCounter | PromptSampler = DialogueCounter()
-        if isinstance(self.prompts, PromptList):
-            self.sampler = PromptSampler(len(self.prompts), config.seed)
+        if not isinstance(prompts, Simulated):
+            self.sampler = PromptSampler(len(prompts), config.seed)
         self.kl = ppo.AdaptiveKLController(
             config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip, config.kl_hold, config.kl_coef_max
         )
@@ -146,9 +146,10 @@ class PPOTrainer:
 
     def collect(self, num_prompts: int, first_group: int = 0) -> Collected | None:
         """What `check` returns for this rank's responses to the next prompts; None where it has none of them."""
-        episodes = self.next_episodes(num_prompts, first_group)
-        with self.world.fail_together(), self.around_reward():
-            begin_scoring(self.scorer.reward, "rollout", self.iteration + 1)
+        with self.world.fail_together():
+            episodes = self.next_episodes(num_prompts, first_group)
+            with self.around_reward():
+                begin_scoring(self.scorer.reward, "rollout", self.iteration + 1)
         clock = Clock(self.models.policy.lm.device)
         responder = self.begin_rollout(clock)
         with self.world.fail_together(), self.placement.rollout():
@@ -298,7 +299,8 @@ class PPOTrainer:
             list(enumerate(self.sampler.take(num_prompts or self.plan.num_prompts), first_group))
         )
         prompts = [self.prompts[i].from_origin(group=group) for group, i in numbered]
-        return self.prompts.deal([prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)])
+        dialogues = [prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)]
+        return self.prompts.deal(dialogues) if isinstance(self.prompts, Simulated) else deal_prompts(dialogues)
 
     def finish(self, rollout: Rollout, numbers: Metrics) -> Metrics:
         """Count the iteration and adapt the KL coefficient; returns the line of metrics.jsonl, `numbers` and the rollout's."""

@@ -56,7 +56,7 @@ def asked(monkeypatch):
         names.append(name)
         raise OSError("there is no Hub here")
 
-    monkeypatch.setattr("rlhf_dialog.data.sources.from_hub.rows_of_hub", ask)
+    monkeypatch.setattr("rlhf_dialog.data.sources.from_hub.table_of_hub", ask)
     monkeypatch.setattr("huggingface_hub.snapshot_download", ask)
     monkeypatch.setattr("datasets.load_dataset", ask)
     return names

@@ -18,7 +18,7 @@ from rlhf_dialog.models.policy import Policy, run_rows
 from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import RewardError, Scorer
-from rlhf_dialog.training.episodes import PromptList
+from rlhf_dialog.training.episodes import deal_prompts
 from rlhf_dialog.training.rollout import collect_rollout, drop_unscored
 from tests.parts.rollouts import EOS, EOU, PAD, PROMPTS, Recording, ids_of, world
 from tests.parts.tiny import byte_tokenizer
@@ -32,7 +32,7 @@ def roll(models, encoder, sampling=None, reward=None, prompts=PROMPTS, seed=0, *
     sampling = sampling or Sampling(max_new_tokens=8, temperature=0.8)
     limits = {name: options.pop(name) for name in ("rows_at_once", "prompts_at_once") if name in options}
     responder = Responder(models.policy, encoder, sampling, stop, GenerationLimits(**limits))
-    return collect_rollout(PromptList().deal(prompts), responder, Scorer(reward or Recording(), **options), models)
+    return collect_rollout(deal_prompts(prompts), responder, Scorer(reward or Recording(), **options), models)
 
 
 class Scripted(nn.Module):

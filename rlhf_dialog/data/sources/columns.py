@@ -6,7 +6,8 @@ import itertools
 import logging
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -29,36 +30,54 @@ KINDS = (*NAMES, *OF_TURNS)
 MESSAGE = re.compile(r"""\[?\s*\{.*?["'](?:role|from|speaker)["']\s*:""", re.DOTALL)
 BETWEEN = re.compile(r"\}\s+\{")  # of two messages, as numpy writes them
 TRANSCRIPTS = 0.9  # of the texts in a column, so that these are read as turns
+Keys = tuple[str, ...]
+SAID_TOGETHER: tuple[Keys, ...] = (SIDES, *((key,) for key in (*NAMES["prompt"], *NAMES["messages"])))
+TEXT_KEYS = {*SIDES}.union(*SAID_TOGETHER)
 # the kinds that decide the layout, and the names that would decide it otherwise
 FORMS = {kind: NAMES[kind] for kind in ("messages", "prompt", "parent")} | {"utterance": ("utterance",)}
 CANDIDATES = re.compile("candidate|distractor|option|choice", re.IGNORECASE)  # texts of which one alone may be right
 
 
-def read_texts(rows: Rows, where: str, quiet: bool = False) -> Iterator[tuple[str, Row]]:
-    """The rows, with what stands in their texts: lists in `Cells`, messages as JSON, and transcripts where most texts are one.
+def find_transcripts(rows: Rows, where: str, quiet: bool = False) -> list[Keys]:
+    """The columns in which most texts are transcripts.
 
     A warning counts other transcripts, unless `quiet`. Raises UserError for what is written like a list but cannot be read, and
     where there are no rows.
     """
-    rows = [
-        (place, row | {key: _parse(row[key], key, place, isinstance(row, Cells)) for key in SAID_KEYS & row.keys()})
-        for place, row in rows
-    ]
-    if not rows:
+    num_rows, num_filled, counts = 0, Counter[Keys](), Counter[Keys]()
+    for place, row in rows:
+        num_rows += 1
+        texts = {key for key in TEXT_KEYS if isinstance(row.get(key), str)}
+        for keys in SAID_TOGETHER if texts else ():
+            if texts.issuperset(keys):
+                values = [_parse(row[key], key, place, isinstance(row, Cells)) for key in keys]
+                if all(isinstance(value, str) and value.strip() for value in values):
+                    num_filled[keys] += 1
+                    counts[keys] += all(
+                        {"user", "assistant"} <= {x["role"] for x in read_transcript(y)} for y in values
+                    )
+    if not num_rows:
         raise UserError(f"{where}: there are no rows; give at least one")
-    for keys in (SIDES, *((key,) for key in (*NAMES["prompt"], *NAMES["messages"]))):
-        filled = [row for _, row in rows if all(isinstance(row.get(key), str) and row[key].strip() for key in keys)]
-        found = [[read_transcript(row[key]) for key in keys] for row in filled]
-        count = sum(all({"user", "assistant"} <= {one["role"] for one in said} for said in sides) for sides in found)
-        if count and count >= TRANSCRIPTS * len(filled):
-            for row, sides in zip(filled, found, strict=True):
-                if keys != SIDES and sides[0] and not sides[0][-1]["content"].strip():
-                    del sides[0][-1]  # the reply that is to come
-                row.update((key, said) for key, said in zip(keys, sides, strict=True) if said)
-        elif count and not quiet:
+    found = []
+    for keys in SAID_TOGETHER:
+        if counts[keys] and counts[keys] >= TRANSCRIPTS * num_filled[keys]:
+            found.append(keys)
+        elif counts[keys] and not quiet:
             text = "%s: %d of %d texts in '%s' look like transcripts, and are read as text, because these are fewer than %.0f %%"
-            logger.warning(text, where, count, len(filled), "' and '".join(keys), 100 * TRANSCRIPTS)
-    yield from rows
+            logger.warning(text, where, counts[keys], num_filled[keys], "' and '".join(keys), 100 * TRANSCRIPTS)
+    return found
+
+
+def read_texts(row: Row, place: str, transcripts: Iterable[Keys]) -> Row:
+    """The row with what stands in its texts: lists in `Cells`, messages as JSON, and those of columns of `transcripts`."""
+    row = row | {key: _parse(row[key], key, place, isinstance(row, Cells)) for key in SAID_KEYS & row.keys()}
+    for keys in transcripts:
+        if all(isinstance(row.get(key), str) and row[key].strip() for key in keys):
+            sides = [read_transcript(row[key]) for key in keys]
+            if keys != SIDES and sides[0] and not sides[0][-1]["content"].strip():
+                del sides[0][-1]  # the reply that is to come
+            row.update((key, said) for key, said in zip(keys, sides, strict=True) if said)
+    return row
 
 
 def _parse(value: Any, key: str, where: str, is_cell: bool = False) -> Any:
@@ -112,24 +131,13 @@ def check_columns(columns: Any) -> None:
         )
 
 
-def rename_columns(rows: Rows, where: str, columns: Columns, quiet: bool = False) -> Rows:
-    """The rows with the columns that `columns` names under their kinds; those that could be taken for these are hidden.
+def find_hidden(rows: Rows, where: str, columns: Columns, quiet: bool = False) -> set[str]:
+    """The names that are not to be read: those that could be taken for the columns that `columns` names.
 
-    A warning names the hidden ones, unless `quiet`. Raises UserError for a column that no row has.
+    A warning names those that the data has, unless `quiet`. Raises UserError for a column that no row has.
     """
     if not columns:
-        return rows
-    rows = list(rows)
-    names = dict.fromkeys(str(name) for _, row in rows for name in row)
-    turns = [item for _, row in rows for cell in row.values() for item in as_items(cell) if isinstance(item, dict)]
-    keys = dict.fromkeys(str(key) for turn in turns for key in turn)
-    for kind, column in columns.items():
-        known, what = (keys, "turn with") if kind in OF_TURNS else (names, "column")
-        if rows and column not in known:
-            there, hint = show_columns(known), nearest(column, list(known))
-            raise UserError(f"columns.{kind}: {where} has no {what} '{column}', it has {there}; name one of them{hint}")
-        if kind in ("reference", "references") and CANDIDATES.search(column) and not quiet:
-            logger.warning("%s: each text of '%s' is taken for an acceptable reply; are all of them?", where, column)
+        return set()
     of_rows = [kind for kind in columns if kind in NAMES]
     hidden = {name for kind in of_rows for name in NAMES[kind]}
     hidden -= {*NAMES["message_id"]} if "parent" in columns and "message_id" not in columns else set()
@@ -137,14 +145,26 @@ def rename_columns(rows: Rows, where: str, columns: Columns, quiet: bool = False
     if not FORMS.keys().isdisjoint(columns):
         hidden.update(*(names for kind, names in FORMS.items() if kind not in columns))
     unread, others = Unused(), hidden - {*columns.values()}
+    names, keys = dict[str, None](), dict[str, None]()
     for _, row in rows:
+        names.update(dict.fromkeys(map(str, row)))
+        turns = (item for cell in row.values() for item in as_items(cell) if isinstance(item, dict))
+        keys.update((str(key), None) for turn in turns for key in turn)
         unread.add({name: value for name, value in row.items() if name in others})
+    for kind, column in columns.items():
+        known, what = (keys, "turn with") if kind in OF_TURNS else (names, "column")
+        if unread.num_rows and column not in known:
+            there, hint = show_columns(known), nearest(column, list(known))
+            raise UserError(f"columns.{kind}: {where} has no {what} '{column}', it has {there}; name one of them{hint}")
+        if kind in ("reference", "references") and CANDIDATES.search(column) and not quiet:
+            logger.warning("%s: each text of '%s' is taken for an acceptable reply; are all of them?", where, column)
     if (listed := unread.listed()) and not quiet:
         logger.warning("%s: not read, because `columns` names others: %s", where, listed)
-    return ((place, _rename(row, columns, hidden)) for place, row in rows)
+    return hidden
 
 
-def _rename(row: Row, columns: Columns, hidden: set[str]) -> Row:
+def rename_columns(row: Row, columns: Columns, hidden: set[str]) -> Row:
+    """The row with the columns that `columns` names under their kinds, without the `hidden` ones."""
     renamed = {kind: row[column] for kind, column in columns.items() if kind in NAMES and column in row}
     prompt = columns.get("prompt") or find(row, "prompt")
     if prompt in row and ("prompt" in columns or "input" in columns):

@@ -1,15 +1,21 @@
-"""Folders and archives -> the names and bytes of their files -> rows, by the file extension. Nothing is extracted to disk."""
+"""Folders and archives -> their files -> tables, by the file extension. Nothing is extracted to disk.
 
+A table gives its rows as often as they are asked for, from any of its keys on. Tables of files on disk keep no row in memory,
+except those of JSON arrays and of cells as text (CSV).
+"""
+
+import bisect
 import codecs
 import csv
 import io
 import logging
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +28,9 @@ from rlhf_dialog.json_files import FAULTS, parse_json
 
 logger = logging.getLogger(__name__)
 Numbered = Iterator[tuple[str, Row]]
+Keyed = Iterator[tuple[int, str, Row]]  # the key of a row in its table, its place for messages, the row
+File = Path | bytes  # on disk, or out of an archive
+ROWS_AT_ONCE = 1000  # that are made of a columnar file
 SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 ENTERED = {"data", "default", "ijcnlp_dailydialog"}.union(*SPLIT_NAMES.values())  # the folders that are searched
 HTML = (b"<!doctype", b"<html", b"<?xml", b"<head", b"<body", b"<script", b"<!--")
@@ -52,10 +61,10 @@ class Folder:
     def place(self, name: str) -> str:
         return str(self.path / name)
 
-    def read(self, name: str) -> bytes:
+    def file(self, name: str) -> File:
         if not is_below(path := self.path / name, self.path):
             logger.warning("%s: is a link out of the folder and read as data: %s", path, path.resolve())
-        return read_bytes(path)
+        return path
 
 
 class Archive:
@@ -77,7 +86,7 @@ class Archive:
     def place(self, name: str) -> str:
         return f"{self.where}/{name}"
 
-    def read(self, name: str) -> bytes:
+    def file(self, name: str) -> File:
         where, info = self.place(name), self.members[name]
         self.unpacked += info.file_size
         if self.unpacked > MAX_BYTES:
@@ -102,15 +111,189 @@ def _damaged(where: str, error: Exception, what: str, remedy: str) -> UserError:
     return UserError(f"{where}: cannot be read {what} ({reason}); {remedy}")
 
 
-def read_bytes(path: Path) -> bytes:
-    """The bytes of a regular file. Raises UserError when it cannot be read, or may have no end (a pipe, a device)."""
-    if os.path.exists(path) and not os.path.isdir(path) and not os.path.isfile(path):
-        raise UserError(f"{path}: is a pipe, a device or a socket, not a file; copy its contents into a file")
+def open_file(file: File) -> IO[bytes]:
+    """A regular file to read. Raises UserError when it cannot be read, or may have no end (a pipe, a device)."""
+    if isinstance(file, bytes):
+        return io.BytesIO(file)
+    if os.path.exists(file) and not os.path.isdir(file) and not os.path.isfile(file):
+        raise UserError(f"{file}: is a pipe, a device or a socket, not a file; copy its contents into a file")
     try:
-        data = path.read_bytes()
+        opened = file.open("rb")
+        without_html(opened.read(1000), str(file))
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; give a file with read permission") from None
-    return without_html(data, str(path))
+        raise UserError(f"{file}: cannot be read: {error.strerror}; give a file with read permission") from None
+    opened.seek(0)
+    return opened
+
+
+def read_bytes(file: File) -> bytes:
+    """All bytes of a file. Raises UserError as `open_file`."""
+    if isinstance(file, bytes):
+        return file
+    with open_file(file) as opened:
+        return opened.read()
+
+
+class Unchanged:
+    """A file on disk as it was when it was read first. `check` raises UserError when it has another size or time of change."""
+
+    def __init__(self, file: File):
+        self.file, self.state = file, self._state(file)
+
+    @staticmethod
+    def _state(file: File) -> tuple[int, int] | None:
+        if isinstance(file, bytes):
+            return None
+        try:
+            found = os.stat(file)
+        except OSError as error:
+            raise UserError(f"{file!s}: cannot be read: {error.strerror}; give a file with read permission") from None
+        return found.st_size, found.st_mtime_ns
+
+    def check(self) -> None:
+        if self._state(self.file) != self.state:
+            raise UserError(f"{self.file}: has changed since this program began to read it; restore it, or start again")
+
+
+class Table(Protocol):
+    """The rows of one or more files; all keys are below `size`, in the order of the rows."""
+
+    size: int
+
+    def rows(self, start: int = 0) -> Keyed:
+        """The rows from that with the key `start` on."""
+
+
+class Loaded:
+    """Rows in memory; a key is the number of a row."""
+
+    def __init__(self, rows: Numbered):
+        self.placed = list(rows)
+        self.size = len(self.placed)
+
+    def rows(self, start: int = 0) -> Keyed:
+        return ((key, *self.placed[key]) for key in range(start, self.size))
+
+
+class Joined:
+    """The tables of the parts of a split, one behind the other."""
+
+    def __init__(self, tables: Sequence[Table]):
+        self.tables, self.starts = tables, [0, *accumulate(table.size for table in tables)]
+        self.size = self.starts[-1]
+
+    def rows(self, start: int = 0) -> Keyed:
+        for number in range(bisect.bisect_right(self.starts, start) - 1, len(self.tables)):
+            first = self.starts[number]
+            for key, place, row in self.tables[number].rows(max(0, start - first)):
+                yield first + key, place, row
+
+
+class Lines:
+    """The lines of a file of UTF-8, stripped; the key of one is the place of its first byte, after a byte order mark."""
+
+    def __init__(self, file: File, where: str):
+        self.file, self.where, self.unchanged = file, where, Unchanged(file)
+        with open_file(file) as opened:
+            self.begin = len(codecs.BOM_UTF8) if opened.read(3) == codecs.BOM_UTF8 else 0
+            self.size = opened.seek(0, os.SEEK_END)
+
+    def lines(self, start: int = 0) -> Iterator[tuple[int, str, str]]:
+        """Raises UserError when there is none, one is blank or no UTF-8, and when the file has changed."""
+        self.unchanged.check()
+        with open_file(self.file) as opened:
+            key = opened.seek(max(start, self.begin))
+            number = 0
+            for number, data in enumerate(opened, 1):
+                place = f"{self.where}, line {number}" if start <= self.begin else f"{self.where}, byte {key}"
+                try:
+                    text = data.decode("utf-8").strip()
+                except UnicodeDecodeError as error:
+                    raise UserError(f"{place}: is not UTF-8 ({error}); save the file as UTF-8") from None
+                if text:
+                    yield key, place, text
+                elif data.endswith(b"\n"):
+                    raise UserError(f"{place}: the line is blank; every line must hold one dialogue, remove it")
+                else:
+                    number -= 1
+                key += len(data)
+            if number == 0 and start <= self.begin:
+                raise UserError(f"{self.where}: the file is empty; it needs one dialogue per line")
+
+
+class JsonLines:
+    """One JSON object per line; the keys are those of `Lines`."""
+
+    def __init__(self, file: File, where: str):
+        self.lines = Lines(file, where)
+        self.size = self.lines.size
+
+    def rows(self, start: int = 0) -> Keyed:
+        for key, place, line in self.lines.lines(start):
+            row = _parse_json(line, place, "every line must be one JSON object")
+            yield key, place, _checked(row, place)
+
+
+class Columnar:
+    """The rows of a parquet file, of which one row group at a time is in memory, or of an Arrow file, which is mapped.
+
+    A key is the number of a row.
+    """
+
+    def __init__(self, file: File, where: str, expected: str, open_groups: "Callable[[Any], Groups]"):
+        self.where, self.expected, self.unchanged = where, expected, Unchanged(file)
+        source = pa.BufferReader(file) if isinstance(file, bytes) else file
+        open_file(file).close()
+        try:
+            self.read_group, sizes, names = open_groups(source)
+        except Exception as error:
+            raise self._damaged(error) from None
+        if len(set(names)) < len(names):
+            raise UserError(f"{where}: two columns have the same name; rename one of {', '.join(names)}")
+        self.starts = [0, *accumulate(sizes)]
+        self.size = self.starts[-1]
+        self._group: tuple[int, Any] = (-1, None)
+
+    def _damaged(self, error: Exception) -> UserError:
+        return _damaged(self.where, error, f"as {self.expected}", "the file is damaged, download or write it again")
+
+    def _read(self, number: int) -> Any:
+        if self._group[0] != number:
+            table = self.read_group(number)
+            table.validate(full=True)  # before any value is looked at: damaged offsets lead anywhere
+            self._group = (number, table)
+        return self._group[1]
+
+    def rows(self, start: int = 0) -> Keyed:
+        self.unchanged.check()
+        key, count = start, 1 if start else ROWS_AT_ONCE
+        while key < self.size:
+            number = bisect.bisect_right(self.starts, key) - 1
+            try:
+                rows = self._read(number).slice(key - self.starts[number], count).to_pylist()
+            except Exception as error:
+                raise self._damaged(error) from None
+            for row in rows:
+                yield key, f"{self.where}, row {key + 1}", row
+                key += 1
+            count = ROWS_AT_ONCE
+
+
+Groups = tuple[Callable[[int], Any], Sequence[int], Sequence[str]]  # what reads one, their numbers of rows, the columns
+
+
+def _parquet_groups(source: Any) -> Groups:
+    file = pq.ParquetFile(source)
+    sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    return partial(file.read_row_group, use_threads=False), sizes, file.schema_arrow.names
+
+
+def _arrow_groups(source: Any) -> Groups:
+    mapped = pa.memory_map(str(source)) if isinstance(source, Path) else source
+    is_file = bytes(mapped.read(6)) == b"ARROW1"
+    mapped.seek(0)
+    table = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(mapped).read_all()
+    return lambda number: table, [table.num_rows], table.column_names
 
 
 def without_html(data: bytes, where: str) -> bytes:
@@ -122,15 +305,11 @@ def without_html(data: bytes, where: str) -> bytes:
     return data
 
 
-def _read_parquet(data: bytes, where: str) -> Numbered:
-    return _rows(lambda: pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False), where, "a parquet file")
-
-
-def read_saved(tree: Tree, state: str) -> Numbered:
-    """The rows of a saved Dataset: `state` is its state.json. Raises UserError when a file is missing or damaged."""
+def read_saved(tree: Tree, state: str) -> Table:
+    """The table of a saved Dataset: `state` is its state.json. Raises UserError when a file is missing or damaged."""
     paths: list[str] = []
     try:
-        known = parse_json(tree.read(state))
+        known = parse_json(read_bytes(tree.file(state)))
         paths = [
             str(PurePosixPath(state).with_name(PurePosixPath(one["filename"]).name)) for one in known["_data_files"]
         ]
@@ -142,25 +321,7 @@ def read_saved(tree: Tree, state: str) -> Numbered:
     if fault or missing:
         where = tree.place(state if fault else missing[0])
         raise UserError(f"{where}: {fault or 'the file is missing'}; save the data set again with save_to_disk")
-    for path in paths:
-        yield from _rows(partial(_read_arrow, tree.read(path)), tree.place(path), "an Arrow file")
-
-
-def _read_arrow(data: bytes) -> pa.Table:
-    is_file = data.startswith(b"ARROW1")
-    return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(pa.BufferReader(data)).read_all()
-
-
-def _rows(read: Callable[[], pa.Table], where: str, expected: str) -> Numbered:
-    try:
-        table = read()
-        table.validate(full=True)  # before any value is looked at: damaged offsets lead anywhere
-        names, rows = table.column_names, table.to_pylist()
-    except Exception as error:
-        raise _damaged(where, error, f"as {expected}", "the file is damaged, download or write it again") from None
-    if len(set(names)) < len(names):
-        raise UserError(f"{where}: two columns have the same name; rename one of {', '.join(names)}")
-    yield from number_rows(rows, where)
+    return Joined([Columnar(tree.file(path), tree.place(path), "an Arrow file", _arrow_groups) for path in paths])
 
 
 def number_rows(rows: Iterable[Row], where: str) -> Numbered:
@@ -178,31 +339,20 @@ def decode(data: bytes, where: str) -> str:
         raise UserError(f"{where}, line {line}: is not UTF-8 ({error}); save the file as UTF-8") from None
 
 
-def text_lines(data: bytes, where: str) -> list[str]:
-    """The lines, stripped. Raises UserError when there are none or one is blank."""
-    lines = decode(data, where).split("\n")
-    if not lines[-1].strip():
-        lines.pop()
-    if not lines:
-        raise UserError(f"{where}: the file is empty; it needs one dialogue per line")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            raise UserError(f"{where}, line {number}: the line is blank; every line must hold one dialogue, remove it")
-    return [line.strip() for line in lines]
+def open_table(name: str, file: File, where: str) -> Table:
+    """The rows of the file `name`. Raises UserError, now or when they are read, when the data does not match the extension."""
+    suffix = PurePosixPath(name).suffix.lower()
+    if suffix == ".jsonl":
+        return JsonLines(file, where)
+    if suffix == ".parquet":
+        return Columnar(file, where, "a parquet file", _parquet_groups)
+    return Loaded((place, _checked(row, place)) for place, row in _IN_MEMORY[suffix](read_bytes(file), where))
 
 
-def read_rows(name: str, data: bytes, where: str) -> Numbered:
-    """The rows of the file `name`, each with its place. Raises UserError when the data does not match the extension."""
-    for place, row in KINDS[PurePosixPath(name).suffix.lower()](data, where):
-        if not isinstance(row, dict):
-            raise UserError(f"{place}: holds {kind(row)}, wanted an object like {{'dialog': [...], 'act': [...]}}")
-        yield place, row
-
-
-def _read_jsonl(data: bytes, where: str) -> Numbered:
-    for number, line in enumerate(text_lines(data, where), 1):
-        at = f"{where}, line {number}"
-        yield at, _parse_json(line, at, "every line must be one JSON object")
+def _checked(row: Any, place: str) -> Row:
+    if not isinstance(row, dict):
+        raise UserError(f"{place}: holds {kind(row)}, wanted an object like {{'dialog': [...], 'act': [...]}}")
+    return row
 
 
 def _read_json(data: bytes, where: str) -> Numbered:
@@ -243,10 +393,9 @@ def _read_csv(data: bytes, where: str, delimiter: str = ",") -> Numbered:
         raise UserError(f"{where}, line {start + 1}: {error}; check for a quotation mark that is not closed") from None
 
 
-KINDS: dict[str, Callable[[bytes, str], Numbered]] = {
-    ".jsonl": _read_jsonl,
+_IN_MEMORY: dict[str, Callable[[bytes, str], Numbered]] = {
     ".json": _read_json,
     ".csv": _read_csv,
     ".tsv": partial(_read_csv, delimiter="\t"),
-    ".parquet": _read_parquet,
 }
+KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")

@@ -2,13 +2,14 @@
 
 import logging
 import re
+from typing import Any
 
 import datasets
 from datasets.exceptions import DatasetsError
 from huggingface_hub.errors import HTTPError
 
 from rlhf_dialog.data.hub import hub_reachable
-from rlhf_dialog.data.sources.files import Numbered, number_rows
+from rlhf_dialog.data.sources.files import Keyed, Table
 from rlhf_dialog.data.sources.splits import LAYOUTS, Split
 from rlhf_dialog.errors import UserError, nearest
 
@@ -16,8 +17,19 @@ logger = logging.getLogger(__name__)
 HUB_SOURCES = {"daily_dialog": ("li2017dailydialog/daily_dialog", "refs/convert/parquet")}  # its own files are a script
 
 
-def rows_of_hub(name: str, split: Split) -> tuple[Numbered, str]:
-    """The rows of a split of the data set `name`, and their place.
+class HubTable:
+    """The rows of a data set of the `datasets` library, which maps its files; a key is the number of a row."""
+
+    def __init__(self, rows: Any, where: str):
+        self.dataset, self.where, self.size = rows, where, len(rows)
+
+    def rows(self, start: int = 0) -> Keyed:
+        rows = (self.dataset[key] for key in range(start, self.size)) if start else self.dataset
+        return ((key, f"{self.where}, row {key + 1}", row) for key, row in enumerate(rows, start))
+
+
+def table_of_hub(name: str, split: Split) -> tuple[Table, str]:
+    """The table of a split of the data set `name`, and its place.
 
     Where the Hub does not answer, `datasets` uses its cache at once instead of retrying for 20 s. Raises MissingSplit when the
     data set has only other splits, UserError when it cannot be loaded.
@@ -41,4 +53,4 @@ def rows_of_hub(name: str, split: Split) -> tuple[Numbered, str]:
         datasets.config.HF_HUB_OFFLINE = before
     logger.info("%s: %d %s rows from %s on the Hugging Face Hub", name, len(rows), split.name, source)
     where = f"{source}, {split.names[0]}"
-    return number_rows(rows, where), where
+    return HubTable(rows, where), where

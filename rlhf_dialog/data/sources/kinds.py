@@ -25,10 +25,16 @@ SIDES = ("chosen", "rejected")  # the two replies of a pair
 
 def find(row: dict[str, Any], *kinds: str) -> str | None:
     """The first column of these kinds that has a value in `row`, in the order of NAMES; else as `first_filled`."""
-    return first_filled([name for kind in kinds for name in NAMES[kind]], row)
+    names = NAMES[kinds[0]] if len(kinds) == 1 else [name for kind in kinds for name in NAMES[kind]]
+    return first_filled(names, row)
 
 
 def first_filled(keys: Iterable[str], row: dict[str, Any]) -> str | None:
     """The first of `keys` that has a value in `row`; else the first that is present (as null); else None."""
-    there = [key for key in keys if key in row]
-    return next((key for key in there if row[key] is not None), there[0] if there else None)
+    empty = None
+    for key in keys:  # of each message of each row
+        if row.get(key) is not None:
+            return key
+        if empty is None and key in row:
+            empty = key
+    return empty

@@ -5,6 +5,7 @@ import re
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from rlhf_dialog.data.dialogue import ToolText
@@ -24,7 +25,9 @@ TOOL_ROLES = (
     *("tool_response", "tool_result", "tool_output", "function_response", "function_result", "function_output"),
 )
 LEARN_KEYS = ("weight", "train", "loss", "trainable")  # of a message: 0 or false where it is no reply to learn
+MOST_ROLES = 256  # that are kept as they are read
 TOOL_CALLS = ("tool_calls", "function_call")
+TOOL_USERS = {*CALL_ROLES, *TOOL_ROLES}
 OF_TOOLS = (*TOOL_CALLS, "tool_call_id", "name")  # the other keys of messages of tools
 
 
@@ -70,13 +73,12 @@ def split_messages(items: Sequence[Any], where: str) -> Messages:
     """Turns and system messages. Raises UserError for an object without a text, LeftOut for one with an image."""
     messages = Messages()
     for number, item in enumerate(items, 1):
-        if is_system(item):
+        role = read_role(item)
+        if role in SYSTEM_ROLES and is_system(item):
             text = checked_text(_text(item, number, where), f"system message {number}", where)
             messages.system.append((len(messages.turns), text))
             continue
-        turn, role = (
-            _tool_turn(item, number, where) if uses_tools(item) else (_text(item, number, where), read_role(item))
-        )
+        turn, role = _tool_turn(item, number, where) if uses_tools(item) else (_text(item, number, where), role)
         messages.turns.append(turn)
         messages.roles.append(role)
         messages.learned.append(is_learned(item))
@@ -85,15 +87,28 @@ def split_messages(items: Sequence[Any], where: str) -> Messages:
 
 def read_role(item: Any) -> str | None:
     """The role of a message in lower case, or the number of its speaker; None when the item is not a message with a role."""
-    key = find(item, "role") if isinstance(item, dict) else None
-    role = item[key] if key else None
-    return str(role).strip().lower() if isinstance(role, str | int) else None
+    if not isinstance(item, dict):
+        return None
+    role = item.get(NAMES["role"][0])
+    if role is None:
+        role = item.get(find(item, "role") or "")
+    return _plain(str(role)) if isinstance(role, str | int) else None
+
+
+@lru_cache(maxsize=MOST_ROLES)
+def _plain(role: str) -> str:
+    return role.strip().lower()
+
+
+@lru_cache(maxsize=MOST_ROLES)
+def _with_underscores(role: str) -> str:
+    return re.sub(r"[\s-]+", "_", role)
 
 
 def is_learned(item: Any) -> bool:
     """Whether a message, or each of a list, may be a reply to learn: none of its LEARN_KEYS says 0 or false."""
     messages = [one for one in (item if isinstance(item, list) else [item]) if isinstance(one, dict)]
-    return all(read_flag(message.get(key)) is not False for message in messages for key in LEARN_KEYS)
+    return all(read_flag(message[key]) is not False for message in messages for key in LEARN_KEYS if key in message)
 
 
 def are_messages(value: Any) -> bool:
@@ -113,11 +128,11 @@ def uses_tools(item: Any) -> bool:
     """Whether a message is a tool's, or calls one."""
     if not isinstance(item, dict):
         return False
-    return _tool_role(item) in (*CALL_ROLES, *TOOL_ROLES) or any(item.get(key) for key in TOOL_CALLS)
+    return _tool_role(item) in TOOL_USERS or any(item.get(key) for key in TOOL_CALLS if key in item)
 
 
 def _tool_role(item: dict[str, Any]) -> str:
-    return re.sub(r"[\s-]+", "_", read_role(item) or "")
+    return _with_underscores(read_role(item) or "")
 
 
 def _tool_turn(item: dict[str, Any], number: int, where: str) -> tuple[ToolText, str]:
@@ -166,8 +181,10 @@ def without_nulls(value: Any) -> Any:
     return map_leaves(value, lambda leaf: leaf, lambda _, one: not is_null(one))
 
 
-def said_by_turns(items: list[Any], keys: Iterable[str]) -> list[Any] | None:
+def said_by_turns(items: list[Any], keys: Sequence[str]) -> list[Any] | None:
     """For turns that are objects, the value of each under one of `keys`, or None; None when no turn has a value."""
+    if not any(key in item for item in items if isinstance(item, dict) for key in keys):
+        return None
     turns = [item for item in items if not is_system(item)]
     named = [(item, first_filled(keys, item) if isinstance(item, dict) else None) for item in turns]
     values = [item[key] if key else None for item, key in named]
@@ -206,8 +223,9 @@ def unused_keys(items: Iterable[Any], used: Iterable[str]) -> dict[str, Any]:
     known = {*NAMES["role"], *used}
     unused: dict[str, Any] = {}
     for item in items:
-        if isinstance(item, dict):
-            read = {find(item, "utterance"), *(OF_TOOLS if uses_tools(item) else ())}
-            read |= {key for key in LEARN_KEYS if read_flag(item.get(key)) is not None}
+        text_key = find(item, "utterance") if isinstance(item, dict) else None
+        if isinstance(item, dict) and any(key not in known and key != text_key for key in item):
+            read = {text_key, *(OF_TOOLS if uses_tools(item) else ())}
+            read |= {key for key in LEARN_KEYS if key in item and read_flag(item[key]) is not None}
             unused |= {key: value for key, value in item.items() if key not in known | read and not is_empty(value)}
     return unused

@@ -3,6 +3,7 @@
 import itertools
 import json
 import reprlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -70,42 +71,78 @@ class Layout(NamedTuple):
     gather: Callable[[Rows], Iterable[Group]] = zip  # each row alone
 
 
-def read_records(rows: Rows, where: str, with_calls: bool = False, quiet: bool = False) -> list[DialogueRecord]:
-    """All dialogues, in order; what was left out or not read is logged, unless `quiet`.
+class Records:
+    """The dialogues of rows, which are made when they are asked for; `rows` gives the rows from a key on.
 
-    `with_calls`: those in which tools are called are read, and lists of tools; else they are left out. Raises UserError when
-    rows cannot be read.
+    `with_calls`: dialogues in which tools are called are read, and lists of tools; else they are left out. Of trees all rows
+    stay in memory. Raises UserError when rows cannot be read.
     """
-    rows = [
-        (place, row | {key: as_items(row[key]) for key in NAMES["messages"] if isinstance(row.get(key), dict)})
-        for place, row in rows
-    ]
-    layout = next((one for one in LAYOUTS if one.fits(rows[0][1])), None)
-    if layout is None:
-        raise _no_turns(*rows[0])
-    counts = RowCounts(where, layout.unit)
 
-    def read(group: Group) -> DialogueRecord:
+    def __init__(self, rows: Callable[[int], Iterable[tuple[int, str, Row]]], where: str, with_calls: bool = False):
+        self.rows, self.where, self.with_calls = rows, where, with_calls
+        _, place, first = next(iter(rows(0)))
+        layout = next((one for one in LAYOUTS if one.fits(_with_lists(first))), None)
+        if layout is None:
+            raise _no_turns(place, first)
+        self.layout = layout
+        is_tree = layout.gather is _gather_trees
+        self.paths = list(_gather_trees((place, _with_lists(row)) for _, place, row in rows(0))) if is_tree else None
+
+    def groups(self, start: int = 0) -> Iterator[tuple[int, Group]]:
+        """The rows of each record, with the key of the first of them, from the record with the key `start` on."""
+        if self.paths is not None:
+            yield from ((number, self.paths[number]) for number in range(start, len(self.paths)))
+            return
+        keys: deque[int] = deque()
+
+        def placed() -> Rows:
+            for key, place, row in self.rows(start):
+                keys.append(key)
+                yield place, _with_lists(row)
+
+        for group in self.layout.gather(placed()):
+            yield keys[0], group
+            for _ in group:
+                keys.popleft()
+
+    def read(self, quiet: bool = False) -> Iterator[tuple[int, DialogueRecord]]:
+        """All records in order, with their keys; at the end, what was left out or not read is logged, unless `quiet`."""
+        counts, num_open = RowCounts(self.where, self.layout.unit), 0
+        for key, record in counts.read(self.groups(), lambda keyed: (keyed[0], self._make(keyed[1], counts))):
+            num_open += record.is_prompt and not record.references and "unanswered" not in record.meta
+            yield key, record
+        if not quiet:
+            counts.log(num_open)
+
+    def at(self, key: int) -> DialogueRecord:
+        """The record with this key."""
+        _, group = next(self.groups(key))
+        return self._make(group, RowCounts(self.where))
+
+    def _make(self, group: Group, counts: RowCounts) -> DialogueRecord:
         place, row = group[-1]
         if filled := next((key for key in OTHER_KINDS if isinstance(row.get(key), list) and row[key]), None):
             raise LeftOut(place, filled)
         if any(is_rejected(one) for _, one in group):
             raise LeftOut(place, "'deleted: true' or 'review_result: false' in them or above them")
-        record = layout.read(group, counts)
+        record = self.layout.read(group, counts)
         roles = record.roles or []
-        asked = zip([None, *roles], roles, strict=False)  # what a tool answers is the assistant's
-        if (record.has_calls and not with_calls) or any(b == "tool" and a in (None, *USER_ROLES) for a, b in asked):
+        asked = (
+            zip([None, *roles], roles, strict=False) if "tool" in roles else ()
+        )  # what a tool answers is the assistant's
+        has_calls = record.has_calls and not self.with_calls
+        if has_calls or any(b == "tool" and a in (None, *USER_ROLES) for a, b in asked):
             raise LeftOut(group[0][0], "tool messages")
-        if record.tools and not with_calls:
+        if record.tools and not self.with_calls:
             record.tools, record.meta[TOOLS] = [], row[TOOLS]
         used = (*NAMES["dialog_id"], "system" if record.system else None, liked_in(row)[0], "unanswered")
         counts.kept.add(record.meta, used)
         return record
 
-    records = counts.read(layout.gather(rows), read)
-    if not quiet:
-        counts.log(sum(x.is_prompt and not x.references and "unanswered" not in x.meta for x in records))
-    return records
+
+def _with_lists(row: Row) -> Row:
+    """The row with lists of turns for objects of lists."""
+    return row | {key: as_items(row[key]) for key in NAMES["messages"] if isinstance(row.get(key), dict)}
 
 
 # -- one row, one dialogue
@@ -214,7 +251,7 @@ def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Message
     """The system message and the history that a row has in columns of their own, and these columns."""
     tools = parse_tools(row.get(TOOLS))
     messages = Messages(tools=tools or [])
-    used = {key for key in (*NAMES["system"], *NAMES["history"], TOOLS) if is_empty(row.get(key))}
+    used = {key for key in (*NAMES["system"], *NAMES["history"], TOOLS) if key not in row or is_empty(row[key])}
     used |= set() if tools is None else {TOOLS}
     for key in NAMES["system"]:
         texts: list[Any] = row[key] if isinstance(row.get(key), list) else [row.get(key)]
@@ -231,7 +268,7 @@ def context_in(row: Row, where: str, with_history: bool = True) -> tuple[Message
 
 def is_rejected(row: Row) -> bool:
     """Whether people have taken a message out (OASST)."""
-    return any(read_flag(row.get(key)) is flag for key, flag in REJECTED.items())
+    return any(read_flag(row[key]) is flag for key, flag in REJECTED.items() if key in row)
 
 
 def liked_in(row: Row) -> tuple[str | None, bool | None]:
@@ -239,11 +276,13 @@ def liked_in(row: Row) -> tuple[str | None, bool | None]:
 
     `label` is one beside `completion`, and as true or false beside messages of which the last is the assistant's.
     """
-    key = next((key for key in LABELS if read_flag(row.get(key)) is not None), None)
+    key = next((key for key in LABELS if key in row and read_flag(row[key]) is not None), None)
+    if key is None:
+        return None, None
     turns = row.get(find(row, "messages") or "")
     ends = isinstance(turns, list) and read_role((turns or [None])[-1]) in ASSISTANT_ROLES
     is_rating = key == LABELS[0] or "completion" in row or (ends and isinstance(row.get("label"), bool))
-    return (key, read_flag(row[key])) if key and is_rating else (None, None)
+    return (key, read_flag(row[key])) if is_rating else (None, None)
 
 
 def parse_tools(value: Any) -> list[Any] | None:

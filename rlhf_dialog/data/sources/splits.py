@@ -1,8 +1,9 @@
 """Which files of a folder or an archive, and which rows of a file, are a split."""
 
-import itertools
+import bisect
 import os
 import re
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ from rlhf_dialog.data.sources.files import (
     SPLIT_NAMES,
     Archive,
     Folder,
-    Numbered,
+    Joined,
+    Keyed,
+    Lines,
+    Table,
     Tree,
+    open_table,
     read_bytes,
-    read_rows,
     read_saved,
-    text_lines,
 )
 from rlhf_dialog.data.sources.record import SPLITS, act_number
 from rlhf_dialog.data.sources.rows import Row
@@ -70,50 +73,73 @@ class Split:
         return MissingSplit(f"{where}: there is no {self.name} split{shown}; {key}")
 
 
-def choose_rows(rows: Numbered, split: Split, where: str) -> tuple[Numbered, bool]:
+class Chosen:
+    """The rows of a table whose `column` holds one of these names, without it; the keys are those of the table."""
+
+    def __init__(self, table: Table, column: str, names: set[str]):
+        self.table, self.column, self.names, self.size = table, column, names, table.size
+
+    def rows(self, start: int = 0) -> Keyed:
+        for key, place, row in self.table.rows(start):
+            if str(row.get(self.column)) in self.names:
+                yield key, place, type(row)({name: cell for name, cell in row.items() if name != self.column})
+
+
+def choose_rows(table: Table, split: Split, where: str) -> tuple[Table, bool]:
     """The rows whose column OF_A_ROW is this split, and True; all rows, and False, where the first one has no such column.
 
     A column `split` that names no split is one as any other.
     """
-    first = list(itertools.islice(rows, 1))
-    column = next((name for name in OF_A_ROW if first and isinstance(first[0][1].get(name), str)), "")
+    first = next((row for _, _, row in table.rows()), {})
+    column = next((name for name in OF_A_ROW if isinstance(first.get(name), str)), "")
     if not column:
-        return itertools.chain(first, rows), False
-    placed = [*first, *rows]
-    present = dict.fromkeys(str(row.get(column)) for _, row in placed)
+        return table, False
+    present = dict.fromkeys(str(row.get(column)) for _, _, row in table.rows())
     known = {*split.names}.union(*SPLIT_NAMES.values())
     if column != OF_A_ROW[0] and known.isdisjoint([*present, *map(str.lower, present)]):
-        return iter(placed), False
+        return table, False
     chosen = {name for name in present if name in split.names or name.lower() in split.names}
     if not chosen:
         raise split.missing(where, f", '{column}' of its rows is {', '.join(present):.200}", present)
-    rows = ((place, row) for place, row in placed if str(row.get(column)) in chosen)
-    return ((place, type(row)({key: row[key] for key in row if key != column})) for place, row in rows), True
+    return Chosen(table, column, chosen), True
 
 
-def read_original(tree: Tree, name: str) -> Numbered:
-    """The lines of `name`, a dialogues_<split>.txt, with their acts. Raises UserError when both do not fit together."""
-    where, lines = tree.place(name), text_lines(tree.read(name), tree.place(name))
-    acts_name = "dialogues_act_".join(name.rsplit("dialogues_", 1))
-    acts_where, act_lines = tree.place(acts_name), None
-    if acts_name in tree.names:
-        act_lines = text_lines(tree.read(acts_name), acts_where)
-        if len(act_lines) != len(lines):
+class Original:
+    """The lines of a dialogues_<split>.txt, with their acts if there are some; the keys are those of its `Lines`."""
+
+    def __init__(self, lines: Lines, acts: Lines | None):
+        self.lines, self.acts, self.size = lines, acts, lines.size
+        self.starts, self.act_starts = (
+            array("Q", (key for key, _, _ in one.lines())) if acts else array("Q") for one in (lines, acts or lines)
+        )
+        if acts and len(self.act_starts) != len(self.starts):
             raise UserError(
-                f"{acts_where}: {len(act_lines)} lines, but {where} has {len(lines)}; both need one line per dialogue "
-                "(or remove the file of acts to use the data without them)"
+                f"{acts.where}: {len(self.act_starts)} lines, but {lines.where} has {len(self.starts)}; both need one line per "
+                "dialogue (or remove the file of acts to use the data without them)"
             )
-    for number, line in enumerate(lines, 1):
-        turns = line.split("__eou__")
-        row: Row = {"dialog": turns if turns[-1].strip() else turns[:-1]}
-        if act_lines:
-            place, acts = f"{acts_where}, line {number}", act_lines[number - 1].split()
-            row["act"] = [act_number(act, f"act {i}", place) for i, act in enumerate(acts, 1)]
-        yield f"{where}, line {number}", row
+
+    def rows(self, start: int = 0) -> Keyed:
+        if self.acts:
+            acts = self.acts.lines(self.act_starts[bisect.bisect_left(self.starts, start)])
+        for key, place, line in self.lines.lines(start):
+            turns = line.split("__eou__")
+            row: Row = {"dialog": turns if turns[-1].strip() else turns[:-1]}
+            if self.acts:
+                _, act_place, act_line = next(acts)
+                row["act"] = [act_number(act, f"act {i}", act_place) for i, act in enumerate(act_line.split(), 1)]
+            yield key, place, row
 
 
-def find_rows(path: Path, split: Split) -> tuple[Numbered, str]:
-    """The rows of one split of a folder, an archive or a file, and their place.
+def read_original(tree: Tree, name: str) -> Table:
+    """The table of `name`, a dialogues_<split>.txt, with its acts. Raises UserError when both do not fit together."""
+    acts = "dialogues_act_".join(name.rsplit("dialogues_", 1))
+    lines, act_lines = (Lines(tree.file(one), tree.place(one)) if one in tree.names else None for one in (name, acts))
+    assert lines is not None
+    return Original(lines, act_lines)
+
+
+def find_table(path: Path, split: Split) -> tuple[Table, str]:
+    """The table of one split of a folder, an archive or a file, and its place.
 
     Raises MissingSplit when the split is not there, and UserError for what cannot be read.
     """
@@ -127,31 +153,30 @@ def find_rows(path: Path, split: Split) -> tuple[Numbered, str]:
         raise UserError(
             f"{path}: unknown file type; a single data file must be one of {known}; give one of them, or {LAYOUTS}"
         )
-    rows, says_split = choose_rows(read_rows(path.name, read_bytes(path), str(path)), split, str(path))
+    table, says_split = choose_rows(open_table(path.name, path, str(path)), split, str(path))
     if not says_split and (split.is_named or split.name != "train"):
         key, kind = (f"split.{split.name}: ", UserError) if split.is_named else ("", MissingSplit)
         raise kind(
             f"{key}{path}: a single file is the train split and has no {split.name} split; give a folder with "
             f"train{suffix}, validation{suffix} and test{suffix}{', and leave split out' if key else ''}"
         )
-    return rows, str(path)
+    return table, str(path)
 
 
-def _in_tree(tree: Tree, split: Split, inner: bool = False) -> tuple[Numbered, str]:
+def _in_tree(tree: Tree, split: Split, inner: bool = False) -> tuple[Table, str]:
     """The original layout, else zips of it, else save_to_disk, else data files."""
     if name := _only_one(tree, rf"{ABOVE}dialogues_(?:{split.pattern if split.is_named else split.name})\.txt", split):
         return read_original(tree, name), tree.place(name)
     if not inner and (name := _only_one(tree, rf"{ABOVE}(?:{split.pattern})(?:\.json)?\.zip", split)):
-        return _in_tree(Archive(tree.read(name), tree.place(name)), split, inner=True)
+        return _in_tree(Archive(read_bytes(tree.file(name)), tree.place(name)), split, inner=True)
     if name := _only_one(tree, rf"{ABOVE}(?:{split.pattern})/state\.json", split):
         return read_saved(tree, name), tree.place(name)
     if split.name == "train" and not split.is_named and "state.json" in tree.names:
         return read_saved(tree, "state.json"), tree.where
     if files := _data_files(tree, split):
-        rows = (row for name in files for row in read_rows(name, tree.read(name), tree.place(name)))
-        return rows, tree.place(files[0])
+        return Joined([open_table(name, tree.file(name), tree.place(name)) for name in files]), tree.place(files[0])
     if name := _only_one(tree, rf"{ABOVE}dialogues\.jsonl?", split):
-        chosen, says_split = choose_rows(read_rows(name, tree.read(name), tree.place(name)), split, tree.place(name))
+        chosen, says_split = choose_rows(open_table(name, tree.file(name), tree.place(name)), split, tree.place(name))
         if says_split:
             return chosen, tree.place(name)
     shown = ", ".join(tree.names[:10]) or "nothing"

@@ -4,7 +4,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -49,7 +49,7 @@ class Validation(Service):
 
     def __init__(self, config: Config, reward: BaseReward, num_prompts: int):
         self.config, self.num_prompts = config, num_prompts
-        self.prompts: list[Dialogue] = []
+        self.prompts: Sequence[Dialogue] = []
         skip = config.on_reward_error == "skip"
         around = partial(generators_of_users, config.seed, World())
         self.scorer = Scorer(reward, skip, config.reward_timeout_s, *penalty_keys(config), around=around)
@@ -192,16 +192,10 @@ class ValidationService(Validation):
         return self.measured.points()
 
 
-def load_run_prompts(config: Config, split: str, unanswered: bool = False) -> list[Dialogue]:
-    """The prompts of a split of the run's data. Raises UserError as `PromptRules.load` does."""
-    rules = replace(PromptRules.from_keys(config), unanswered=unanswered)
-    return rules.load(config.env.args.data_path, split)
-
-
 def load_validation_prompts(config: Config) -> list[Dialogue]:
     """At most `eval_episodes` prompts of the validation split, drawn by the seed."""
     try:
-        prompts = load_run_prompts(config, "validation")
+        prompts = PromptRules.from_keys(config).load(config.env.args.data_path, "validation")
     except UserError as error:
         what = f"{config.eval_interval} needs a validation split; set eval_interval: 0, or fix this: {error}"
         raise UserError(f"eval_interval: {what}") from error

@@ -1,5 +1,7 @@
 """Tokenizers learned from the training data, and models with random weights that fit them."""
 
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import transformers
@@ -13,7 +15,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 
 def new_tokenizer(
-    dialogues: list[Dialogue], vocab_size: int, separator: str, max_length: int, with_prompts: bool = False
+    dialogues: Sequence[Dialogue], vocab_size: int, separator: str, max_length: int, with_prompts: bool = False
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE of the replies in `dialogues`, with <pad>, <eos> and `separator` as one special token each.
 
@@ -29,8 +31,8 @@ def new_tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = [dialogue.reference or "" for dialogue in dialogues]
-    texts += [dialogue.prompt_turns[-1] for dialogue in dialogues] if with_prompts else []
+    replies = (dialogue.reference or "" for dialogue in dialogues)
+    texts = chain(replies, (dialogue.prompt_turns[-1] for dialogue in dialogues) if with_prompts else ())
     tokenizer.train_from_iterator(map(render_reply, texts), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", model_max_length=max_length

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
-from rlhf_dialog.data.chat_template import places_unrendered
+from rlhf_dialog.data.chat_template import rows_rendered, texts_of, written_tokens
 from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, Dialogue
 from rlhf_dialog.data.preferences import Preference, PreferencePair, load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -114,8 +114,9 @@ def read_pairs(
 
 
 def _unrendered(tokenizer: PreTrainedTokenizerBase, pairs: list[PreferencePair]) -> list[PreferencePair]:
-    kept = places_unrendered(tokenizer, {pair.where: (pair.chosen, pair.rejected) for pair in pairs})
-    return [pair for pair in pairs if pair.where in kept]
+    rows = ((i, pair.where, texts_of(pair.chosen) + texts_of(pair.rejected)) for i, pair in enumerate(pairs))
+    rendered = rows_rendered(written_tokens(tokenizer), rows, len(pairs))
+    return [pair for i, pair in enumerate(pairs) if i not in rendered]
 
 
 def encode_pair(pair: PreferencePair, inputs: RewardInput) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 import logging
 import math
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from rlhf_dialog.data import chat_template as templates
 from rlhf_dialog.data.agent_template import agent_template
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompt_ids import warn_about_cut
-from rlhf_dialog.data.prompts import PromptRules
+from rlhf_dialog.data.prompts import NO_REFERENCE, PromptRules
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.json_files import load_json
 from rlhf_dialog.models import lora
@@ -39,13 +42,14 @@ logger = logging.getLogger(__name__)
 IGNORED = -100  # the label of a token without loss
 ADAPTER = "policy"
 POINTS, BEST = "points.json", "best.safetensors"  # in a checkpoint
+MOST_KEPT = 4096  # rows of a training that stay encoded
 LOGITS_AT_ONCE = 2**28  # 1 GiB in float32, of a validation where logits cannot be computed apart from the trunk
 
 
-def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Callable[[str], None]) -> list[Dialogue]:
+def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Callable[[str], None]) -> Sequence[Dialogue]:
     """The prompts of a split that have a reference, at most `limit` of them drawn by the seed."""
     loaded = PromptRules.from_keys(config).load(config.data_path, split)
-    prompts = [dialogue for dialogue in loaded if dialogue.reference]
+    prompts: Sequence[Dialogue] = loaded.select(~loaded.flagged(NO_REFERENCE))
     if not prompts:
         raise UserError(
             f"data_path: the {split} split of '{config.data_path}' has no prompt with a reply to learn from"
@@ -91,7 +95,7 @@ class SFT(SupervisedStage[SFTConfig]):
 
     report_file = "training.json"
 
-    def read(self) -> tuple[list[Dialogue], list[Dialogue]]:
+    def read(self) -> tuple[Sequence[Dialogue], Sequence[Dialogue]]:
         if self.config.trust_remote_code and (self.config.tokenizer_path or self.config.model_path):
             warn_of_remote_code({"model_path": self.config.model_path, "tokenizer_path": self.config.tokenizer_path})
         self.config = settle_separator(self.config)
@@ -112,8 +116,8 @@ class SFT(SupervisedStage[SFTConfig]):
             templates.keep_with_room(self.encoder, some) for some in (self.training, self.held_out)
         )
         templates.warn_about_replies(self.encoder)
-        templates.warn_about_marks(self.encoder, [*self.training, *self.held_out])
-        warn_about_cut(self.encoder, [*self.training, *self.held_out])
+        templates.warn_about_marks(self.encoder, self.training, self.held_out)
+        warn_about_cut(self.encoder, chain(self.training, self.held_out))
         self.positions = num_positions(lm)
         if self.positions and keys.max_prompt_length >= self.positions:
             raise UserError(
@@ -127,12 +131,12 @@ class SFT(SupervisedStage[SFTConfig]):
         return lm, tokenizer
 
     def learn(self) -> None:
-        rows = merge_prefixes(self._examples(self.training))
+        rows = Examples(self.training, self._example)
         logger.info("%d prompts are learned in %d sequences", len(self.training), len(rows))
-        self.watch = HeldOutLoss(self._examples(self.held_out), self.config)
+        self.watch = HeldOutLoss([*map(self._example, self.held_out)], self.config)
         self.fine_tune(rows)
 
-    def fine_tune(self, rows: list[dict[str, Any]]) -> None:
+    def fine_tune(self, rows: "Examples") -> None:
         """With `patience`, the model ends with the weights of the lowest validation loss."""
 
         def trainer(**arguments: Any) -> Trainer:
@@ -168,8 +172,8 @@ class SFT(SupervisedStage[SFTConfig]):
         if (text := kept_system_prompt(self.config, self.training, self.tokenizer)) is not None:
             set_system_prompt(self.folder, text, self.config.trust_remote_code)
 
-    def _examples(self, dialogues: list[Dialogue]) -> list[dict[str, Any]]:
-        return [example(self.encoder, dialogue, self.config.learn_eos, self.positions) for dialogue in dialogues]
+    def _example(self, dialogue: Dialogue) -> dict[str, Any]:
+        return example(self.encoder, dialogue, self.config.learn_eos, self.positions)
 
     def measure(self) -> dict[str, Any]:
         return {
@@ -183,7 +187,7 @@ class SFT(SupervisedStage[SFTConfig]):
         }
 
 
-def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def starting_point(config: SFTConfig, train: Sequence[Dialogue]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and tokenizer of the configuration, or new ones. Raises UserError when they do not fit together."""
     source = config.tokenizer_path or config.model_path
     if source:
@@ -228,16 +232,52 @@ def example(
 
 def merge_prefixes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merge a row whose ids begin the next row into that row: the same labels after the same tokens, in fewer rows."""
-    merged: list[dict[str, Any]] = []
+    return [row for _, row in merged_rows(rows)]
+
+
+def merged_rows(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """What `merge_prefixes` gives, one by one, each with the number of rows that it is made of."""
+    count, last = 0, dict[str, Any]()
     for row in rows:
-        last = merged[-1] if merged else None
         if last and row["input_ids"][: last["length"]] == last["input_ids"]:
             own = row["labels"][: last["length"]]
             labels = [a if b == IGNORED else b for a, b in zip(last["labels"], own, strict=True)]
-            merged[-1] = {**row, "labels": labels + row["labels"][last["length"] :]}
+            count, last = count + 1, {**row, "labels": labels + row["labels"][last["length"] :]}
         else:
-            merged.append(row)
-    return merged
+            if last:
+                yield count, last
+            count, last = 1, row
+    if last:
+        yield count, last
+
+
+class Examples(Sequence[dict[str, Any]]):
+    """The rows of `merge_prefixes` for the examples of dialogues: each is encoded when it is drawn, and the newest are kept.
+
+    lengths: of all rows, in tokens
+    """
+
+    def __init__(self, dialogues: Sequence[Dialogue], encode: Callable[[Dialogue], dict[str, Any]]):
+        self.dialogues, self.encode = dialogues, encode
+        self.starts, self.lengths = array("Q", [0]), array("I")  # the number of the first dialogue of each row
+        for count, row in merged_rows(map(encode, dialogues)):
+            self.starts.append(self.starts[-1] + count)
+            self.lengths.append(row["length"])
+        self.draw = lru_cache(maxsize=MOST_KEPT)(self._draw)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (row for _, row in merged_rows(map(self.encode, self.dialogues)))
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.draw(number)
+
+    def _draw(self, number: int) -> dict[str, Any]:
+        some = range(self.starts[number], self.starts[number + 1])
+        (row,) = merge_prefixes([self.encode(self.dialogues[i]) for i in some])
+        return row
 
 
 @dataclass

@@ -5,7 +5,7 @@ import math
 import random
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -39,7 +39,7 @@ UNLOGGED = "unlogged_loss.json"  # in a checkpoint: the sum of the losses since 
 POOL = 50  # batches that are sorted by length together
 
 
-def drawn(items: list[T], limit: int | None, seed: int) -> list[T]:
+def drawn(items: Sequence[T], limit: int | None, seed: int) -> Sequence[T]:
     """At most `limit` of the items, drawn by `seed`."""
     return items if limit is None or limit >= len(items) else random.Random(seed).sample(items, limit)
 
@@ -48,7 +48,7 @@ class SupervisedStage(ABC, Generic[Keys]):
     """One training, from its data to a folder that loads; `report` gets one line for each thing that is read or made."""
 
     report_file: ClassVar[str] = "report.json"
-    training: list[Any]
+    training: Any
     held_out: Any
     model: Any
     tokenizer: Any
@@ -75,7 +75,7 @@ class SupervisedStage(ABC, Generic[Keys]):
             return self.measure()
 
     @abstractmethod
-    def read(self) -> tuple[list[Any], Any]:
+    def read(self) -> tuple[Sequence[Any], Any]:
         """What the model learns from, and what is held out for its report."""
 
     @abstractmethod
@@ -88,7 +88,7 @@ class SupervisedStage(ABC, Generic[Keys]):
 
     def run_trainer(
         self,
-        rows: list[dict[str, Any]],
+        rows: Sequence[dict[str, Any]],
         trainer: Callable[..., Trainer],
         arguments: type[TrainingArguments],
         restore: Callable[[Path], None] = lambda checkpoint: None,
@@ -100,7 +100,7 @@ class SupervisedStage(ABC, Generic[Keys]):
         trainer's own callbacks wrote into it. `of_its_own` are those of its `arguments` that other trainers do not have.
         Raises UserError for a damaged checkpoint.
         """
-        order = batch_order([row["length"] for row in rows], self.config)
+        order = batch_order(getattr(rows, "lengths", None) or [row["length"] for row in rows], self.config)
         folder = checkpoint_folder(self.config)
         checkpoints = Checkpoints(self.config, folder, identity_of(self.config, rows))
         config, device = self.config, torch.device(choose_device(self.config.device))
@@ -125,7 +125,8 @@ class SupervisedStage(ABC, Generic[Keys]):
         }
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
-            args, dataset = for_one_gpu(arguments)(**options | of_its_own), Dataset.from_list(rows).select(order)
+            args = for_one_gpu(arguments)(**options | of_its_own)
+            dataset = Dataset.from_list(rows).select(order) if isinstance(rows, list) else Ordered(rows, order)
             made = trainer(model=self.model, args=args, train_dataset=dataset, processing_class=self.tokenizer)
         use_onednn(made.model)  # type: ignore[arg-type]
         made.remove_callback(PrinterCallback)
@@ -192,6 +193,19 @@ class StageOfHalves(SupervisedStage[Any]):
         return "\n".join(self.page_of_split(split, report[split]) for split in self.held_out)
 
 
+class Ordered(torch.utils.data.Dataset[dict[str, Any]]):
+    """Rows in another order."""
+
+    def __init__(self, rows: Sequence[dict[str, Any]], order: Sequence[int]):
+        self.rows, self.order = rows, order
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return self.rows[self.order[place]]
+
+
 def for_one_gpu(arguments: type[TrainingArguments]) -> type[TrainingArguments]:
     """These arguments for a Trainer that takes one GPU: a process that sees several would split larger batches among them.
 
@@ -205,7 +219,7 @@ def num_steps(config: SupervisedKeys, num_examples: int) -> int:
     return config.max_steps or max(1, round(config.epochs * num_examples / config.batch_size))
 
 
-def batch_order(lengths: list[int], config: SupervisedKeys) -> list[int]:
+def batch_order(lengths: Sequence[int], config: SupervisedKeys) -> list[int]:
     """Positions of the examples of all steps in order, in batches of similar length.
 
     The shuffled epochs are joined into one sequence; 50 batches at a time (at most an epoch) are sorted by length and cut,

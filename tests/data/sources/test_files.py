@@ -114,7 +114,7 @@ def test_what_may_not_be_read(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "train.jsonl").write_text(TALK)
     assert load_records("~", "train") == AB
-    for place, name in ((Path, "read_bytes"), (files.os, "scandir")):
+    for place, name in ((Path, "open"), (files.os, "scandir")):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, refuse)
             assert "cannot be read: Permission denied" in error_of(tmp_path)

@@ -46,11 +46,11 @@ def export_rows(examples: Iterable[Example], form: str) -> list[Row]:
 def read(rows: list[tuple[str, Row]], form: str) -> ImportResult:
     """The examples. Bad rows are left out as from training data (`RowCounts`). Raises UserError for an unknown column or row."""
     imported, counts = ImportResult(form), RowCounts(rows[0][0].rpartition(",")[0] or form)
-    imported.records = counts.read(rows, lambda placed: _record(placed[1], placed[0], form, counts))
-    for reason, places in counts.left_out.items():
-        imported.left_out[f"rows with {reason}"] = len(places)
+    imported.records = list(counts.read(rows, lambda placed: _record(placed[1], placed[0], form, counts)))
+    for reason, number in counts.left_out.items():
+        imported.left_out[f"rows with {reason}"] = number
     if counts.bad:
-        imported.left_out[f"rows that cannot be used, the first: {counts.bad[0]}"] = len(counts.bad)
+        imported.left_out[f"rows that cannot be used, the first: {counts.bad[0]}"] = counts.num_bad
     imported.unread = counts.unread.counts
     return imported
 
