@@ -8,6 +8,8 @@
 - **Frozen float32 weights are converted once a rollout** (`converted_once`), the output embedding once a pass (`get_copy`).
 """
 
+import logging
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -20,7 +22,9 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_dialog.config.settings import AsksPrecision
 from rlhf_dialog.models.cpu_linear import OneDNNLinear
+from rlhf_dialog.models.device import cpu_bfloat16
 
+logger = logging.getLogger(__name__)
 Precision = Literal["fp32", "bf16", "fp16"]
 HALF = (torch.bfloat16, torch.float16)
 TILE = 64  # of rows: a 16-bit product with another number of columns, as with GPT-2's 50,257 tokens, is several times slower
@@ -37,6 +41,18 @@ def precision_of(keys: AsksPrecision, device: torch.device) -> Precision:
 def gpu_has_bf16() -> bool:
     """Whether the GPU multiplies in bf16; true where there is no GPU."""
     return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def warn_of_slow_bf16(keys: AsksPrecision, device: torch.device) -> None:
+    """A warning where bfloat16 would be emulated: on an x86 processor without instructions for it, dozens of times slower."""
+    if (
+        device.type == "cpu"
+        and precision_of(keys, device) == "bf16"
+        and platform.machine() == "x86_64"
+        and not cpu_bfloat16()
+    ):
+        what = "precision: bf16, but this processor cannot multiply in bfloat16"
+        logger.warning("%s: an iteration may take dozens of times as long; use precision: fp32", what)
 
 
 def autocast_of(keys: AsksPrecision, device: torch.device) -> dict[str, Any]:

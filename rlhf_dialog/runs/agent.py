@@ -24,6 +24,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import silent
 from rlhf_dialog.models.loading import load_models
+from rlhf_dialog.models.precision import warn_of_slow_bf16
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.base import BaseReward, check_alone
@@ -187,6 +188,7 @@ class PPOAgent:
         batch_plan(config, world.size)
         check_placement(config, world.device)
         memory = warn_of_memory(config, world.device, world.size)
+        world.on_main(lambda: warn_of_slow_bf16(config, world.device))
         with world.fail_together():
             reward = self.reward or self._build_reward()
             vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)

@@ -31,6 +31,24 @@ def saved(tmp_path_factory):
     return found
 
 
+@pytest.mark.parametrize(
+    ("keys", "device", "flags", "warned"),
+    [
+        ({"precision": "bf16"}, CPU, "", True),
+        ({"use_amp": True}, CPU, "", True),
+        ({"precision": "bf16"}, CPU, "amx", False),
+        ({"precision": "fp32"}, CPU, "", False),
+        ({}, CPU, "", False),
+        ({"precision": "bf16"}, CUDA, "", False),
+    ],
+)
+def test_a_processor_without_bfloat16_is_named(keys, device, flags, warned, monkeypatch, caplog):
+    monkeypatch.setattr(precision.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(precision, "cpu_bfloat16", lambda: flags)
+    precision.warn_of_slow_bf16(settings(**keys), device)
+    assert ("precision: fp32" in caplog.text) == warned
+
+
 @pytest.mark.parametrize("has_bf16", [True, False])
 def test_what_auto_is(has_bf16, monkeypatch):
     monkeypatch.setattr(precision, "gpu_has_bf16", lambda: has_bf16)
