@@ -195,10 +195,7 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
     write_data(tmp_path / "data", 25)
     (tmp_path / "secret.txt").write_text(SECRET)
     with serving(ones) as server, serving(ones) as engine:
-        remote = {"id": "RemoteReward", "args": {"url": server.url, "token_env": "HF_TOKEN", "retries": 0}}
-        reward = {"id": "CompositeReward", "args": {"parts": [remote, {"id": "rewards.py:f"}]}}
-        code = f"open({str(tmp_path / 'ran')!r}, 'a')\ndef f(dialogues):\n    return [1.0] * len(dialogues)\n"
-        (tmp_path / "rewards.py").write_text(code)
+        reward = {"id": "RemoteReward", "args": {"url": server.url, "token_env": "HF_TOKEN", "retries": 0}}
         for name in ("evil", "quiet_run"):
             save_run(tmp_path / name, str(tmp_path / "data"), 1)
         hostile = yaml.safe_load((tmp_path / "evil/config.yaml").read_text()) | {
@@ -208,8 +205,6 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
                 "allow_pickle_weights": True,
                 "env": {"args": {"data_path": "stranger/data"}},
                 "engine": {"urls": [engine.url], "token_env": "HF_TOKEN"},
-                "guard": {"judge": {"id": "rewards.py:f"}},
-                "eval_interval": 1,
             },
         }
         for folder in ("evil", "evil/agent"):
@@ -220,6 +215,13 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
         shutil.copytree(tmp_path / "evil", tmp_path / "linked")
         (tmp_path / "linked/config.yaml").unlink()
         (tmp_path / "linked/config.yaml").symlink_to(tmp_path / "evil/config.yaml")
+        shutil.copytree(tmp_path / "evil", tmp_path / "function")
+        part = {"id": "CompositeReward", "args": {"parts": [{"id": "LengthMatch"}, {"id": "rewards.py:f"}]}}
+        keys = {"reward_class": part, "guard": {"judge": {"id": "rewards.py:f"}}, "eval_interval": 1}
+        for path in (tmp_path / "function").rglob("config.yaml"):
+            path.write_text(yaml.safe_dump(hostile | keys))
+        code = f"open({str(tmp_path / 'ran')!r}, 'a')\ndef f(dialogues):\n    return [1.0] * len(dialogues)\n"
+        (tmp_path / "rewards.py").write_text(code)
         shutil.copytree(tmp_path / "evil", tmp_path / "coded")
         with_code(tmp_path / "coded/agent", tmp_path / "went_off")
         args = {"model": "stranger/model", "openings": str(tmp_path / "secret.txt")}
@@ -233,7 +235,7 @@ def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
         own |= {"rollout_batch_size": 2, "max_new_tokens": 4, "max_prompt_length": 60, "run_dir": "out"}
         (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
         tmp_path.joinpath("out").mkdir()
-        Bot.create(tmp_path / "bot", "evil/agent")
+        Bot.create(tmp_path / "bot", "function/agent")
         yield tmp_path, lambda: [*server.requests, *hub_server.requests, *engine.paths], engine.paths
 
 
@@ -248,6 +250,10 @@ COMMANDS = {
     "evaluate of its data": "--agent evil/agent --output out/e.json --max_prompts 2",
     "evaluate of a link": "--agent linked/agent --data_path data --output out/e.json --max_prompts 2",
     "evaluate of its code": "--agent coded/agent --data_path data --output out/e.json --trust_config",
+    "evaluate of a function": "--agent function/agent --data_path data --output out/e.json --max_prompts 2",
+    "report of a function": "function --output out/report.html",
+    "export of a function": "--run function --output out/agent",
+    "chat of a function": "--agent function/agent",
     "evaluate with a baseline": "--agent quiet_run/agent --baseline evil/agent --output out/e.json --max_prompts 2",
     "chat": "--agent evil/agent",
     "chat of its code": "--agent coded/agent",
@@ -279,6 +285,7 @@ CONTROLS = {
     "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2 --trust_config",
     "evaluate of its data": "--agent evil/agent --output out/e.json --max_prompts 2 --trust_config",
     "train": "--config evil/config.yaml --experiment_name new --run_dir out",
+    "evaluate of a function": "--agent function/agent --data_path data --output out/e.json --max_prompts 2 --trust_config",
     "evaluate-policy": "--agent acts/agent --dialogues 1 --output out/e.json --trust_config",
     "evaluate-policy of a language model": "--agent talks/agent --dialogues 1 --output out/e.json --trust_config",
 }
@@ -323,8 +330,8 @@ def test_nothing_is_asked_shown_or_written_elsewhere(place, name, capfd):
 def test_trusted_it_is_asked(place, name, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)  # the Hub's library asks again, and waits
     code_of(words_of(name, CONTROLS[name]))
-    assert (place[1]() != []) == (name not in ("chat", "export"))
-    assert name != "evaluate" or (place[0] / "ran").exists()
+    assert (place[1]() != []) == (name not in ("chat", "export", "evaluate of a function"))
+    assert (place[0] / "ran").exists() == (name == "evaluate of a function")
     assert place[2] == []  # an engine is for training alone, after the models are there
 
 
