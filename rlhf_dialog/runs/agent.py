@@ -201,7 +201,7 @@ class PPOAgent:
             source = source if isinstance(source, Simulated) else keep_with_room(encoder, source)
             reward.move_to(str(world.device))
             if validation:
-                validation.prompts = keep_with_room(encoder, validation.prompts)
+                validation.prompts = list(keep_with_room(encoder, validation.prompts))
                 validation.move_to(str(world.device))
         self._identity = identity.identity_of(config, models, prompts_of(source), reward)
         identity.refuse_other_ranks(config, self._identity, world)

@@ -4,7 +4,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -48,7 +48,7 @@ class Validation(Service):
 
     def __init__(self, config: Config, reward: BaseReward, num_prompts: int):
         self.config, self.num_prompts = config, num_prompts
-        self.prompts: Sequence[Dialogue] = []
+        self.prompts: list[Dialogue] = []
         skip = config.on_reward_error == "skip"
         around = partial(generators_of_users, config.seed, World())
         self.scorer = Scorer(reward, skip, config.reward_timeout_s, *penalty_keys(config), around=around)
