@@ -262,13 +262,13 @@ def held_out_prompts(task: Task, options: EvaluateOptions) -> list[Dialogue]:
     from rlhf_dialog.evaluation.replies import pick_prompts
 
     try:
-        prompts = replace(task.rules, drop_overlap=False).load(task.data_path, options.split)
+        every = replace(task.rules, drop_overlap=False).load(task.data_path, options.split)
     except MissingSplit as error:
         other = "validation" if options.split == "test" else "test"
         is_file = Path(task.data_path).expanduser().suffix not in ("", ".zip")  # it has the training split alone
         rest = "--split train" if is_file else f"--split {other}, or --split train"
         raise MissingSplit(f"{error}; or measure another split: {rest}") from error
-    prompts = pick_prompts(prompts, options.max_prompts, options.seed)
+    prompts = pick_prompts(every, options.max_prompts, options.seed)
     for what, left_out in (("reference", "ROUGE, METEOR, BLEU, perplexity"), ("act", "the intent metrics")):
         if missing := sum(getattr(prompt, what) is None for prompt in prompts):
             logger.warning("%d of %d prompts have no %s: left out are %s", missing, len(prompts), what, left_out)

@@ -206,11 +206,15 @@ class Prompts(Sequence[Dialogue]):
         return self._facts
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"records": None}
+        return {name: value for name, value in vars(self).items() if name != "records"} | {"ends": (self[0], self[-1])}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.records = Records(self.source.rows, self.source.where, self.rules.turn_separator == CHAT_TEMPLATE)
+    def open(self, data_path: str) -> None:
+        """Open a copy from another process, which is closed. Raises UserError when `data_path` does not hold the same prompts."""
+        if "records" not in vars(self):
+            self.source.open(data_path)
+            self.records = Records(self.source.rows, self.source.where, self.rules.turn_separator == CHAT_TEMPLATE)
+            if (self[0], self[-1]) != vars(self).pop("ends"):
+                raise self.source.another()
 
 
 NO_REFERENCE, NO_ACT, TAGGED, TOOLS, SYSTEM = (1 << bit for bit in range(5))  # flags of a prompt

@@ -208,9 +208,8 @@ class WordIndex:
 
     def _weights(self, word: str) -> tuple[Array, Array]:
         """The texts that have the word, and its weight in each."""
-        return np.frombuffer(self.rows[word], np.uint32), np.frombuffer(self.counts[word], np.uint32) * self.rareness[
-            word
-        ]
+        rows, counts = (np.frombuffer(some[word], np.uint32) for some in (self.rows, self.counts))
+        return rows.astype(np.intp), counts.astype(np.float64) * self.rareness[word]
 
     def cosines(self, words: Counter[str]) -> Array:
         """(N,): how near each text is; a word that is in none weighs as one that is in a single text."""

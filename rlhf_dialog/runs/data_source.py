@@ -89,6 +89,7 @@ def read_source(config: Config, reward: BaseReward, world: World | None = None) 
     world = world or World()
     prompts = world.on_main(lambda: training_prompts(config, reward))
     with world.fail_together():
+        prompts.open(config.env.args.data_path)
         reward.check_prompts(prompts)
     if not config.eval_interval:
         return prompts, None

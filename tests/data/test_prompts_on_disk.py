@@ -54,12 +54,13 @@ def hash_of(prompts):
     return f"{len(rows)} prompts, {digest.hexdigest()[:16]}"
 
 
-def same(prompts, expected):
+def same(prompts, expected, path):
     """Whether the prompts are the expected ones, with their origin, in order, as they are drawn, and in another process."""
     assert len(prompts) == len(expected)
     assert data_fingerprint(prompts) == hash_of(expected)
     order = random.Random(1).sample(range(len(expected)), len(expected))
     copy = pickle.loads(pickle.dumps(prompts))
+    copy.open(path)
     for found in (list(prompts), {i: prompts[i] for i in order}, {i: copy[i] for i in order}):
         assert all(found[i] == expected[i] and found[i].origin == expected[i].origin for i in order)
     assert prompts.places.itemsize + prompts.dialogues.itemsize + prompts.numbers.itemsize == 16
@@ -77,7 +78,7 @@ def test_every_format(tmp_path, kind):
     assert [(one.prompt_turns, one.reference, one.act, one.origin["dialogue"]) for one in prompts] == [
         (rows[n]["dialog"][max(0, i - 2) : i], rows[n]["dialog"][i], rows[n]["act"][i], n) for n, i in replies
     ]
-    same(prompts, all_at_once(path, "train", PromptRules(context_size=2)))
+    same(prompts, all_at_once(path, "train", PromptRules(context_size=2)), path)
 
 
 @pytest.mark.parametrize(("language", "text"), [(one[0], one[2]) for one in BLOCKS if not one[1]])
@@ -85,7 +86,7 @@ def test_every_example_of_the_page(tmp_path, language, text):
     path = tmp_path / f"example.{language}"
     path.write_text(text, encoding="utf-8")
     for rules in (PromptRules(unanswered=True), PromptRules(50, turn_separator="chat_template", unanswered=True)):
-        same(rules.load(str(path), "train"), all_at_once(str(path), "train", rules))
+        same(rules.load(str(path), "train"), all_at_once(str(path), "train", rules), str(path))
 
 
 ROLES = ("user", "assistant")
@@ -128,7 +129,7 @@ def test_every_layout_and_what_has_room(tmp_path, kind, separator):
     (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + jsonl_bytes(ROWS[kind]))
     rules, path = PromptRules(3, turn_separator=separator, unanswered=True), str(tmp_path / "a.jsonl")
     for needs in ((), ("reference",)):
-        same(rules.load(path, "train", needs), all_at_once(path, "train", rules, needs))
+        same(rules.load(path, "train", needs), all_at_once(path, "train", rules, needs), path)
     tokenizer = chat_tokenizer(CHATML.replace("<|im_end|>", "<eot>"))
     tokenizer.add_special_tokens({"extra_special_tokens": ["<eot>"]})
     encoder, prompts = prompt_encoder(tokenizer, separator, 120), rules.load(path, "train")
@@ -144,7 +145,7 @@ def test_columns_and_a_column_with_the_split(tmp_path):
     rules = PromptRules(columns={"messages": "talk"})
     prompts = rules.load(str(tmp_path / "a.jsonl"), "validation")
     assert [one.reference for one in prompts][::2] == [f"b{i}" for i in range(20) if i % 3 == 1]
-    same(prompts, all_at_once(str(tmp_path / "a.jsonl"), "validation", rules))
+    same(prompts, all_at_once(str(tmp_path / "a.jsonl"), "validation", rules), str(tmp_path / "a.jsonl"))
 
 
 def test_a_separator_becomes_a_space_in_what_is_drawn(tmp_path):
@@ -166,16 +167,14 @@ def test_drop_overlap(tmp_path):
     rules = PromptRules(drop_overlap=True)
     prompts = rules.load(str(tmp_path), "train")
     assert [one.origin["dialogue"] for one in prompts] == [2, 3, 4, 5, 6, 7, 8]
-    same(prompts, all_at_once(str(tmp_path), "train", rules))
+    same(prompts, all_at_once(str(tmp_path), "train", rules), str(tmp_path))
 
 
 def test_row_groups_of_parquet(tmp_path):
     rows = [{"dialog": [f"a{i}", f"b{i}"]} for i in range(10)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=3)
-    same(
-        PromptRules().load(str(tmp_path / "a.parquet"), "train"),
-        all_at_once(str(tmp_path / "a.parquet"), "train", PromptRules()),
-    )
+    path = str(tmp_path / "a.parquet")
+    same(PromptRules().load(path, "train"), all_at_once(path, "train", PromptRules()), path)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "text", "save_to_disk"])
@@ -202,10 +201,13 @@ def test_a_file_that_changes_is_named_when_a_prompt_is_drawn(tmp_path, kind):
         prompts[1]
 
 
-def test_a_copy_for_another_process_needs_the_same_file(tmp_path):
+@pytest.mark.parametrize(
+    "others", [rows_of("train")[1:], [{"dialog": row["dialog"][::-1]} for row in rows_of("train")]]
+)
+def test_a_copy_for_another_process_needs_the_same_prompts(tmp_path, others):
     path = tmp_path / "a.jsonl"
-    path.write_bytes(jsonl_bytes(rows_of("train")))
-    sent = pickle.dumps(PromptRules().load(str(path), "train"))
-    path.write_bytes(jsonl_bytes(rows_of("train")[1:]))
+    path.write_bytes(jsonl_bytes([{"dialog": row["dialog"]} for row in rows_of("train")]))
+    copy = pickle.loads(pickle.dumps(PromptRules().load(str(path), "train")))
+    path.write_bytes(jsonl_bytes(others))
     with pytest.raises(UserError, match="rank 0"):
-        pickle.loads(sent)
+        copy.open(str(path))

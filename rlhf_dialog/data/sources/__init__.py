@@ -37,7 +37,7 @@ NO_COLUMNS: Columns = MappingProxyType({})
 class Source:
     """The rows of one split, read as often as they are asked for: the keys are those of its table.
 
-    What the columns and texts of all rows are is found when it is made. A copy for another process opens the files there.
+    What the columns and texts of all rows are is found when it is made. A copy for another process is closed: `open` it there.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Source:
         check_columns(columns)
         self.columns = dict(columns)
         self.table, self.where = self._open()
+        self.size = self.table.size
         self.hidden = find_hidden(((place, row) for _, place, row in self.table.rows()), self.where, columns, quiet)
         renamed = ((place, self._named(row)) for _, place, row in self.table.rows())
         self.transcripts = find_transcripts(renamed, self.where, quiet)
@@ -77,14 +78,18 @@ class Source:
                 yield key, place, read_texts(self._named(row), place, self.transcripts)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "table"} | {"size": self.table.size}
+        return {name: value for name, value in vars(self).items() if name != "table"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        size = state.pop("size")
-        self.__dict__.update(state)
+    def open(self, data_path: str) -> None:
+        """Open a copy from another process. Raises UserError when the files at `data_path` are not as large as those there."""
+        self.data_path = data_path
         self.table, self.where = self._open()
-        if self.table.size != size:
-            raise UserError(f"{self.where}: is not the file that rank 0 has read; give all processes the same data")
+        if self.table.size != self.size:
+            raise self.another()
+
+    def another(self) -> UserError:
+        """The error for files that are not those of the process from which a copy is."""
+        return UserError(f"{self.where}: is not what rank 0 has read; give all processes the same files")
 
 
 def load_records(

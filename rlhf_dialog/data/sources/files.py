@@ -147,12 +147,14 @@ class Unchanged:
         try:
             found = os.stat(file)
         except OSError as error:
-            raise UserError(f"{file!s}: cannot be read: {error.strerror}; give a file with read permission") from None
+            raise UserError(f"{file}: cannot be read: {error.strerror}; give a file with read permission") from None
         return found.st_size, found.st_mtime_ns
 
     def check(self) -> None:
         if self._state(self.file) != self.state:
-            raise UserError(f"{self.file}: has changed since this program began to read it; restore it, or start again")
+            raise UserError(
+                f"{self.file!s}: has changed since this program began to read it; restore it, or start again"
+            )
 
 
 class Table(Protocol):

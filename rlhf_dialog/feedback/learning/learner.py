@@ -183,7 +183,7 @@ class Learner:
             return []
         columns = tuple(settings.sft_columns.items())
         found = tokenized.sft_prompts(settings.sft_data_path, split, agent.context_size, agent.turn_separator, columns)
-        return keep_with_room(self.agent.encoder, found)
+        return list(keep_with_room(self.agent.encoder, found))
 
     def export(self, folder: Path) -> None:
         """Write the agent, with the adapters merged into it."""

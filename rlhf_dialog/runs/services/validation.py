@@ -4,8 +4,13 @@ import logging
 import math
 import random
 import time
+<<<<<<< HEAD
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext
+=======
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager, nullcontext
+>>>>>>> large
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -49,7 +54,7 @@ class Validation(Service):
 
     def __init__(self, config: Config, reward: BaseReward, num_prompts: int):
         self.config, self.num_prompts = config, num_prompts
-        self.prompts: Sequence[Dialogue] = []
+        self.prompts: list[Dialogue] = []
         skip = config.on_reward_error == "skip"
         around = partial(generators_of_users, config.seed, World())
         self.scorer = Scorer(reward, skip, config.reward_timeout_s, *penalty_keys(config), around=around)
@@ -74,7 +79,7 @@ class Validation(Service):
 
     def prepare(self, encoder: TurnEncoder, device: str) -> None:
         """Keep the prompts for which the encoder has room, and move the models of `other_rewards`; the run moves the reward."""
-        self.prompts = keep_with_room(encoder, self.prompts)
+        self.prompts = list(keep_with_room(encoder, self.prompts))
         for reward in self.other_rewards():
             reward.move_to(device)
 

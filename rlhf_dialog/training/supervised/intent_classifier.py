@@ -148,7 +148,7 @@ class IntentClassifier(StageOfHalves):
         """The model is loaded and used exactly as the reward does, on at most `max_report_pairs` of the pairs."""
         reward = self.reads(str(self.folder), precision="fp32").move_to(str(self.model.device))
         matrix = [[0] * len(LABELS) for _ in LABELS]
-        shown = drawn(pairs, self.config.max_report_pairs, self.config.seed)
+        shown = list(drawn(pairs, self.config.max_report_pairs, self.config.seed))
         for pair, predicted in zip(shown, reward.predict(shown), strict=True):
             matrix[act_class(pair)][predicted] += 1
         return {**scores(matrix), "num_held_out": len(pairs)}

@@ -108,7 +108,7 @@ def read_pairs(
         raise UserError(f"data_path: '{path}' has no training pair whose prompt is not in the validation split")
     if len(apart) < len(training):
         report(f"train: {len(training) - len(apart)} pairs left out, because their prompts are in the validation split")
-    kept = drawn(apart, config.max_train_pairs, config.seed)
+    kept = list(drawn(apart, config.max_train_pairs, config.seed))
     report(f"{len(kept)} pairs to learn from, {len(held_out)} held out, of other prompts")
     return kept, held_out
 
