@@ -32,6 +32,7 @@ from rlhf_dialog.models.quantized import dequantized, quantized_layers
 
 logger = logging.getLogger(__name__)
 SURVIVES = 0.95
+SHARD = "2GB"  # of a file of weights; transformers by itself writes one file of up to 50 GB
 GENERATION = "generation_config.json"
 KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "transformers_version")  # of the start's generation settings
 SETTINGS = ["turn_separator", "context_size", "max_prompt_length", "max_new_tokens", "temperature", "top_k", "top_p"]
@@ -51,7 +52,7 @@ def save_agent(
             if quantized_layers(policy.lm):
                 logger.info("load_in_4bit: the agent's weights are those of 4 bits, written out, plus the adapters")
             state = state_to_save(policy, config)
-            policy.lm.save_pretrained(target, state_dict=state)
+            policy.lm.save_pretrained(target, state_dict=state, max_shard_size=SHARD)
             types = {x.dtype for x in (state or {}).values() if x.is_floating_point()}
             if len(types) == 1:  # the model itself is of another
                 dtype = str(types.pop()).removeprefix("torch.")
