@@ -137,18 +137,21 @@ def state_to_save(policy: Policy, config: Config | AgentSettings) -> dict[str, T
     if not rounds:
         text = "%d trained weights of the agent are saved in float32: rounding would leave %.0f %% of their change"
         logger.info(text, len(changed), 100 * survives)
+    types = {name: x.dtype for name, x in stored.items()}
+    for name in changed:
+        del stored[name]  # before as much is merged
     state: dict[str, Tensor] = {}
     tied = tied_names(lm)
     copies: dict[int | str, Tensor] = {}  # a weight that two layers share is stored once
     for name, x in merged_weights(lm, adapter):
         if name in tied:
             continue
-        if name in stored and name not in changed and name not in in_4bit:
+        if name in stored and name not in in_4bit:
             state[name] = stored[name]
         else:
             place = x.data_ptr() if adapter is None else name
             if place not in copies:
-                copies[place] = x.to("cpu", stored[name].dtype if rounds and name in stored else x.dtype)
+                copies[place] = x.to("cpu", types.get(name, x.dtype) if rounds else x.dtype)
             state[name] = copies[place]
     return state
 
