@@ -81,10 +81,10 @@ def needed_bytes(
     """What one of `world_size` processes holds at its peak, with prompts and responses of the longest length.
 
     Weights, 8 bytes for each trained parameter (Adam's moments), and the larger of what sampling and an update hold: keys,
-    values and logits; gradients, activations and logits. On a CPU at least the policy in float32, in which it is read. A token
-    keeps the input and output of each linear layer, and of each norm its input in fp32 (arXiv 2205.05198, section 4.1, without
-    dropout). LoRA trains r * (inputs + outputs) for each linear layer (arXiv 2106.09685, section 4.1); in 4 bits a frozen
-    weight takes NF4_BITS (arXiv 2305.14314, section 3).
+    values and logits; gradients, activations and logits. On a CPU at least the policy in float32, in which it is read, and the
+    linear layers of LoRA merged in float32, to be saved. A token keeps the input and output of each linear layer, and of each
+    norm its input in fp32 (arXiv 2205.05198, section 4.1, without dropout). LoRA trains r * (inputs + outputs) for each linear
+    layer (arXiv 2106.09685, section 4.1); in 4 bits a frozen weight takes NF4_BITS (arXiv 2305.14314, section 3).
     `reference` None: as large as the policy; `judges`: the models of the reward.
     """
     is_half = precision_of(config, torch.device("cuda" if on_cuda else "cpu")) != "fp32"
@@ -117,7 +117,8 @@ def needed_bytes(
     logits = 12 * min(microbatch * response * policy.vocab, chunk)
     activations = trunks * kept * (prompts * prompt + microbatch * response) + logits
     reading = 0 if on_cuda or config.load_in_4bit else 4 * policy.parameters
-    return max(reading, weights + 8 * trained + max(sampling, 4 * trained + activations))
+    saving = 4 * policy.linear if config.use_lora and not on_cuda else 0
+    return max(reading, weights + 8 * trained + max(sampling, 4 * trained + activations, saving))
 
 
 def read_sizes(path: str, auto_class: Any = AutoModelForCausalLM) -> Sizes | None:

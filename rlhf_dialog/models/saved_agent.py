@@ -33,6 +33,7 @@ from rlhf_dialog.models.quantized import dequantized, quantized_layers
 
 logger = logging.getLogger(__name__)
 SURVIVES = 0.95
+SHARD = "2GB"  # of a file of weights; transformers by itself writes one file of up to 50 GB
 GENERATION = "generation_config.json"
 KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "transformers_version")  # of the start's generation settings
 SETTINGS = ["turn_separator", "context_size", "max_prompt_length", "max_new_tokens", "temperature", "top_k", "top_p"]
@@ -52,7 +53,7 @@ def save_agent(
             if quantized_layers(policy.lm):
                 logger.info("load_in_4bit: the agent's weights are those of 4 bits, written out, plus the adapters")
             state = state_to_save(policy, config)
-            policy.lm.save_pretrained(target, state_dict=state)
+            policy.lm.save_pretrained(target, state_dict=state, max_shard_size=SHARD)
             types = {x.dtype for x in (state or {}).values() if x.is_floating_point()}
             if len(types) == 1:  # the model itself is of another
                 dtype = str(types.pop()).removeprefix("torch.")
@@ -136,18 +137,21 @@ def state_to_save(policy: Policy, config: Config | AgentSettings) -> dict[str, T
     if not rounds:
         text = "%d trained weights of the agent are saved in float32: rounding would leave %.0f %% of their change"
         logger.info(text, len(changed), 100 * survives)
+    types = {name: x.dtype for name, x in stored.items()}
+    for name in changed:
+        del stored[name]  # before as much is merged
     state: dict[str, Tensor] = {}
     tied = tied_names(lm)
     copies: dict[int | str, Tensor] = {}  # a weight that two layers share is stored once
     for name, x in merged_weights(lm, adapter):
         if name in tied:
             continue
-        if name in stored and name not in changed and name not in in_4bit:
+        if name in stored and name not in in_4bit:
             state[name] = stored[name]
         else:
             place = x.data_ptr() if adapter is None else name
             if place not in copies:
-                copies[place] = x.to("cpu", stored[name].dtype if rounds and name in stored else x.dtype)
+                copies[place] = x.to("cpu", types.get(name, x.dtype) if rounds else x.dtype)
             state[name] = copies[place]
     return state
 

@@ -52,6 +52,7 @@ WEIGHTS = 4 * 10**9 + 4 * 10**9  # policy and reference
 LOGITS = 12 * 4 * 10 * 10_000  # of a microbatch
 KEPT = 4 * 100 * (4 * 160_000 + 8 * 10 * 1000)  # of a microbatch's 4 x 100 tokens: linear layers, and norms in fp32
 ADAPTER = 16 * 160_000
+MERGED = 12 * ADAPTER + 4 * 8 * 10**8  # of LoRA: adapters and moments, and its linear layers merged, to be saved
 
 
 @pytest.mark.parametrize(
@@ -61,12 +62,12 @@ ADAPTER = 16 * 160_000
         ({"per_device_microbatch_size": 8}, WEIGHTS + 12 * 10**9 + 2 * KEPT + 2 * LOGITS),
         ({"reference": False, "kl_coef": 0}, WEIGHTS - 4 * 10**9 + 12 * 10**9 + KEPT + LOGITS),
         ({"use_share_model": False}, WEIGHTS + 12 * 10**9 + 16 * 9 * 10**8 + 2 * KEPT + LOGITS),
-        ({"use_lora": True}, 4 * 10**9 + 16 * ADAPTER + KEPT + LOGITS),
+        ({"use_lora": True}, 4 * 10**9 + MERGED),
         (
             {"use_lora": True, "load_in_4bit": True},  # the embeddings and norms in fp32; QLoRA's paper: 4.127 bits
-            4 * 2 * 10**8 + 412_700_000 + 16 * ADAPTER + KEPT + LOGITS,
+            4 * 2 * 10**8 + 412_700_000 + MERGED,
         ),
-        ({"use_lora": True, "ref_model": "other"}, WEIGHTS + 16 * ADAPTER + KEPT + LOGITS),
+        ({"use_lora": True, "ref_model": "other"}, WEIGHTS + MERGED),
         (
             {"activation_checkpointing": True},
             WEIGHTS + 12 * 10**9 + 400 * (4 * 10 * 1000 + (4 * 160_000 + 80_000) // 10) + LOGITS,
@@ -91,7 +92,9 @@ def test_16_bits_by_hand():
     assert needed_bytes(settings(**FEW, precision="bf16"), replace(BILLION, is_half=False)) == trained + 4 * 10**9
     adapters = 2 * 10**9 + 16 * ADAPTER + kept
     assert needed_bytes(settings(**FEW, use_lora=True), BILLION, on_cuda=True) == adapters
-    assert needed_bytes(settings(**FEW, use_lora=True, precision="bf16"), BILLION) == 4 * 10**9  # read in fp32
+    assert needed_bytes(settings(**FEW, use_lora=True, precision="bf16"), BILLION) == 2 * 10**9 + MERGED
+    few = replace(BILLION, linear=4 * 10**8)
+    assert needed_bytes(settings(**FEW, use_lora=True, precision="bf16"), few) == 4 * 10**9  # read in fp32
 
 
 def test_sampling_is_the_peak_of_many_rows():
@@ -99,10 +102,10 @@ def test_sampling_is_the_peak_of_many_rows():
     many = FEW | {"rollout_batch_size": 10**4, "num_mini_batch": 2500, "use_lora": True}
     many["per_device_rollout_size"] = 1000
     cache, logits = 1000 * 100 * 4000 * 4, 1000 * 10_000 * 4
-    weights = 4 * 10**9 + 12 * ADAPTER
-    assert needed_bytes(settings(**many), BILLION) == weights + cache + 4 * logits
-    assert needed_bytes(settings(**many, top_k=5), BILLION) == weights + cache + 8 * logits
-    assert needed_bytes(settings(**many), BILLION, world_size=20) == weights + (cache + 4 * logits) // 2
+    weights, sizes = 4 * 10**9 + 12 * ADAPTER, replace(BILLION, linear=10**8)
+    assert needed_bytes(settings(**many), sizes) == weights + cache + 4 * logits
+    assert needed_bytes(settings(**many, top_k=5), sizes) == weights + cache + 8 * logits
+    assert needed_bytes(settings(**many), sizes, world_size=20) == weights + (cache + 4 * logits) // 2
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, 
 from rlhf_dialog.models.loading import Policy, load_causal_lm, read_tokenizer
 from rlhf_dialog.models.lora import add_adapters, trainable_parameters
 from rlhf_dialog.models.saved_agent import kept_system_prompt, save_agent, set_system_prompt
+from rlhf_dialog.publishing.files import published_files
 from rlhf_dialog.rewards.scalar_model import RewardInput
 from rlhf_dialog.runs.identity import tokenizer_fingerprint
 from rlhf_dialog.task_oriented.world.users.language_model import load_responder
@@ -50,6 +51,18 @@ def test_agent_folder_is_a_plain_causal_lm(tmp_path, make):
         assert policy.value_head.weight.any()
     assert not list((tmp_path / "agent").glob("*.bin"))
     assert {path.name for path in tmp_path.iterdir()} == {"agent"}
+
+
+def test_a_large_agent_is_saved_in_several_files_that_load_as_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(saved_agent, "SHARD", "40KB")
+    policy = Policy(llama()).eval()
+    save_agent(tmp_path, policy, byte_tokenizer(), AgentSettings())
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert len({*index["weight_map"].values()}) > 1
+    assert {*index["weight_map"].values()} < {*published_files(tmp_path, "agent")}
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path)
+    for lm in (plain, load_causal_lm(str(tmp_path), "model_path")):
+        assert all(torch.equal(x, policy.lm.state_dict()[name]) for name, x in lm.state_dict().items())
 
 
 @pytest.mark.parametrize(("use_amp", "stored"), [(None, None), (True, "bf16")])
