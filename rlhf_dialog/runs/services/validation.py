@@ -4,13 +4,8 @@ import logging
 import math
 import random
 import time
-<<<<<<< HEAD
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import nullcontext
-=======
-from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractContextManager, nullcontext
->>>>>>> large
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
