@@ -186,14 +186,10 @@ TRAINERS = {"W": classified_trainer, "R": chat_trainer}
 class WorkloadAgent(PPOAgent):
     """A run on the prompts of W, in which separators stay inside a turn."""
 
-    def read_source(self, reward: BaseReward) -> tuple[list[Dialogue], None]:
-        return load_prompts(
-            self.config.env.args.data_path,
-            "train",
-            self.config.context_size,
-            self.config.min_context_size,
-            turn_separator=None,
-        ), None
+    def read_source(self, reward: BaseReward) -> tuple[Sequence[Dialogue], None]:
+        config = self.config
+        path, sizes = config.env.args.data_path, (config.context_size, config.min_context_size)
+        return load_prompts(path, "train", *sizes, turn_separator=None), None
 
 
 def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:

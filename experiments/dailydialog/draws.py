@@ -45,9 +45,10 @@ def draw(plan: Plan) -> None:
     agent = ChatAgent.load(plan.model, settings=settings_of(config))
     reward = WithoutNeeds(build_reward(config.reward_class.id, config.reward_class.args))
     sizes = config.context_size, config.min_context_size
-    prompts = load_prompts(
+    every = load_prompts(
         str(config.env.args.data_path), "train", sizes[0], sizes[1], config.drop_overlap, agent.settings.turn_separator
     )
+    prompts = list(every)
     random.Random(plan.seed).shuffle(prompts)
     rows, tokens = list[dict[str, Any]](), 0
     for start in range(0, len(prompts), CHUNK):

@@ -111,7 +111,7 @@ class Table:
     def some_prompts(self, split: str) -> list[Dialogue]:
         config = self.config
         sizes = config.context_size, config.min_context_size
-        return load_prompts(self.plan.data, split, sizes[0], sizes[1], config.drop_overlap, config.turn_separator)
+        return list(load_prompts(self.plan.data, split, *sizes, config.drop_overlap, config.turn_separator))
 
     @cached_property
     def start(self) -> ChatAgent:

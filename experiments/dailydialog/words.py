@@ -23,8 +23,8 @@ def nats_a_word(agent: "ChatAgent", data: str, keys: dict[str, Any]) -> dict[str
     from rlhf_dialog.data.prompts import load_prompts
     from rlhf_dialog.evaluation.replies import pick_prompts, reference_nll
 
-    prompts = load_prompts(data, "validation", keys["context_size"], keys["min_context_size"])
-    prompts = pick_prompts(prompts, keys["max_eval_prompts"], keys["seed"])
+    every = load_prompts(data, "validation", keys["context_size"], keys["min_context_size"])
+    prompts = pick_prompts(every, keys["max_eval_prompts"], keys["seed"])
     nats, tokens = reference_nll(agent, prompts).sum(axis=0).tolist()
     words = sum(len((prompt.reference or "").split()) + 1 for prompt in prompts)
     return {"nats_a_word": nats / words, "nats_a_token": nats / tokens, "words": words, "prompts": len(prompts)}

@@ -8,6 +8,7 @@ finds its replies much likelier in their order, and its most likely continuation
 import json
 import random
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 BATCH = 16
 
 
-def last_replies(prompts: list[Dialogue], count: int, seed: int) -> list[Dialogue]:
+def last_replies(prompts: Iterable[Dialogue], count: int, seed: int) -> list[Dialogue]:
     """The last prompt of each dialogue with a turn before its last one, at most `count`, drawn by the seed."""
     last = {one.meta["dialogue"]: one for one in prompts if len(one.prompt_turns) > 1}
     chosen = random.Random(seed).sample(sorted(last), min(count, len(last)))
