@@ -168,7 +168,8 @@ def test_the_tries_see_float32_and_the_first_layers(monkeypatch):
             assert torch.get_float32_matmul_precision() == "highest"
         assert list(lm.model.layers) == whole
         assert {p.dtype for p in lm.parameters()} == {torch.bfloat16}
-    cpu = llama(num_hidden_layers=6).bfloat16()
-    with load_checks.trial_form(cpu):
-        assert len(cpu.model.layers) == 6
-        assert {p.dtype for p in cpu.parameters()} == {torch.bfloat16}
+    half, full = llama(num_hidden_layers=6).bfloat16(), llama(num_hidden_layers=6)
+    with load_checks.trial_form(half), load_checks.trial_form(full):
+        assert (len(half.model.layers), len(full.model.layers)) == (4, 6)
+        assert {p.dtype for p in half.parameters()} == {p.dtype for p in full.parameters()} == {torch.float32}
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
