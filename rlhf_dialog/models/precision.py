@@ -44,7 +44,7 @@ def gpu_has_bf16() -> bool:
 
 
 def warn_of_slow_bf16(keys: AsksPrecision, device: torch.device) -> None:
-    """A warning where bfloat16 would be emulated: on an x86 processor without instructions for it, dozens of times slower."""
+    """A warning where bfloat16 would be emulated: on an x86 processor without instructions for it, many times slower."""
     if (
         device.type == "cpu"
         and precision_of(keys, device) == "bf16"
@@ -52,7 +52,7 @@ def warn_of_slow_bf16(keys: AsksPrecision, device: torch.device) -> None:
         and not cpu_bfloat16()
     ):
         what = "precision: bf16, but this processor cannot multiply in bfloat16"
-        logger.warning("%s: an iteration may take dozens of times as long; use precision: fp32", what)
+        logger.warning("%s: an iteration may take many times as long; use precision: fp32", what)
 
 
 def autocast_of(keys: AsksPrecision, device: torch.device) -> dict[str, Any]:
