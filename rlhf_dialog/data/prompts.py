@@ -1,4 +1,4 @@
-"""Dialogues of a data set -> prompts with references and acts; training dialogues that repeat held-out ones.
+"""Dialogues of a data set -> prompts with references and acts.
 
 Nothing of the data stays in memory but an index (`Prompts`): the first pass over a split counts, checks and hashes.
 """
@@ -7,8 +7,7 @@ import hashlib
 import json
 import logging
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, overload
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, Dialogue, SystemText, remove_marks, tools_of
+from rlhf_dialog.data.overlap import is_repeat, long_utterances, utterance_holders
 from rlhf_dialog.data.sources import SPLITS, DialogueRecord, Source, load_records
 from rlhf_dialog.data.sources.columns import Columns, naming_columns
 from rlhf_dialog.data.sources.kinds import find
@@ -26,7 +26,6 @@ from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 Array = NDArray[Any]
-MIN_OVERLAP_TOKENS = 4
 
 
 @dataclass(frozen=True)
@@ -444,30 +443,3 @@ def _count_unlearned(record: DialogueRecord, rules: PromptRules) -> int:
     if record.is_prompt:
         return len(record.learned)
     return sum(turn.is_reply and not _is_learned(turn, record) for turn in spoken_turns(record, rules.reply_roles))
-
-
-def find_repeats(dialogues: Sequence[set[str]], others: Sequence[set[str]]) -> set[int]:
-    """Positions of the dialogues of which at least half of the long utterances are in one of the others."""
-    holders = utterance_holders(others)
-    return {index for index, utterances in enumerate(dialogues) if is_repeat(utterances, holders)}
-
-
-def utterance_holders(others: Iterable[set[str]]) -> dict[str, list[int]]:
-    """Which of the others hold each long utterance."""
-    holders: dict[str, list[int]] = defaultdict(list)
-    for index, utterances in enumerate(others):
-        for utterance in utterances:
-            holders[utterance].append(index)
-    return holders
-
-
-def is_repeat(utterances: set[str], holders: Mapping[str, Sequence[int]]) -> bool:
-    """Whether one of the `utterance_holders` has at least half of a dialogue's long utterances."""
-    shared = Counter(holder for utterance in utterances for holder in holders.get(utterance, ()))
-    return bool(shared) and 2 * max(shared.values()) >= len(utterances)
-
-
-def long_utterances(record: DialogueRecord) -> set[str]:
-    """The distinct turns of 4 tokens or more (split at white space), lower-case letters and digits only."""
-    long_turns = (turn for turn in record.turns if len(turn.split()) >= MIN_OVERLAP_TOKENS)
-    return {"".join(filter(str.isalnum, turn.lower())) for turn in long_turns} - {""}

@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlhf_dialog.data.prompts import DialogueNumbers, find_repeats, long_utterances
+from rlhf_dialog.data.overlap import find_repeats, long_utterances
+from rlhf_dialog.data.prompts import DialogueNumbers
 from rlhf_dialog.data.sources import DialogueRecord
 
 logger = logging.getLogger(__name__)

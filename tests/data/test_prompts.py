@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import processors
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.overlap import find_repeats, long_utterances
 from rlhf_dialog.data.prompt_ids import PromptEncoder, PromptSampler, separator_ids
-from rlhf_dialog.data.prompts import find_repeats, load_prompts, long_utterances
+from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.errors import UserError
 from tests.parts.tiny import byte_tokenizer, merging_tokenizer

@@ -12,12 +12,11 @@ import pytest
 
 from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder
 from rlhf_dialog.data.dialogue import tools_of
+from rlhf_dialog.data.overlap import find_repeats, long_utterances
 from rlhf_dialog.data.prompts import (
     PromptRules,
     count_missing,
     data_fingerprint,
-    find_repeats,
-    long_utterances,
     prompts_of,
     shared_system,
 )
