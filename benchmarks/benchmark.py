@@ -135,8 +135,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         memory["cuda_gib"] = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
         judge = workload.SIZES[options.size].classifier if options.workload == "W" else None
         memory["forecast_gib"] = profile.forecast_gib(config, judge, device)
-    least = products_of(trainer, laps[-1].ended - laps[-2].ended) if options.workload == "R" else None
-    operations = profile.profiled(trainer, options.profile) if options.profile else None
+        least = products_of(trainer, laps[-1].ended - laps[-2].ended) if options.workload == "R" else None
+        operations = profile.profiled(trainer, options.profile) if options.profile else None
     del trainer
     gc.collect()
     after = machine.calibrate(device)

@@ -77,7 +77,7 @@ def test_a_bad_microbatch_skips_its_step_and_is_named(monkeypatch, caplog):
     """Of three minibatches of two, the one with a certain prompt is left out, whatever its position."""
     for share, number in ((True, math.nan), (False, math.inf)):
         trainer = make_trainer(num_mini_batch=3, ppo_epoch=2, per_device_microbatch_size=1, use_share_model=share)
-        trainer.prompts[:] = [Dialogue(d.prompt_turns, meta=d.meta | {"split": "train"}) for d in trainer.prompts]
+        trainer.prompts = [Dialogue(d.prompt_turns, meta=d.meta | {"split": "train"}) for d in trainer.prompts]
         target = make_trainer(num_mini_batch=3).sampler.take(6)[4]
         minibatches = spoil(monkeypatch, trainer, lambda _, index, target=target: index == target, number)
         caplog.clear()
