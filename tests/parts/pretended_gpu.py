@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import peft  # noqa: F401  it imports bitsandbytes, which must not find the pretended device
 import torch
 from torch import Tensor
 from torch.utils._device import _device_constructors
