@@ -189,8 +189,9 @@ class WorkloadAgent(PPOAgent):
 
     def read_source(self, reward: BaseReward) -> tuple[Sequence[Dialogue], None]:
         config = self.config
-        path, sizes = config.env.args.data_path, (config.context_size, config.min_context_size)
-        return load_prompts(path, "train", *sizes, turn_separator=None), None
+        path = config.env.args.data_path
+        prompts = load_prompts(path, "train", config.context_size, config.min_context_size, turn_separator=None)
+        return prompts, None
 
 
 def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:

@@ -110,8 +110,15 @@ class Table:
 
     def some_prompts(self, split: str) -> list[Dialogue]:
         config = self.config
-        sizes = config.context_size, config.min_context_size
-        return list(load_prompts(self.plan.data, split, *sizes, config.drop_overlap, config.turn_separator))
+        prompts = load_prompts(
+            self.plan.data,
+            split,
+            config.context_size,
+            config.min_context_size,
+            config.drop_overlap,
+            config.turn_separator,
+        )
+        return list(prompts)
 
     @cached_property
     def start(self) -> ChatAgent:

@@ -463,12 +463,11 @@ def keep_writable(encoder: TemplateEncoder, prompts: Sequence[Dialogue]) -> Sequ
         elif written.count(PROBE_TOOL) < len(tools):
             silent[i] = True
     unwritten = np.isin(rows, rows[unwritten])
-    for number, what in (
-        (len(np.unique(rows[unwritten])), "tool messages"),
-        (len(np.setdiff1d(rows[silent], rows[unwritten])), "tools"),
+    for number, what, out in (
+        (len(np.unique(rows[unwritten])), "tool messages", ", and are left out"),
+        (len(np.setdiff1d(rows[silent], rows[unwritten])), "tools", ""),
     ):
         if number:
-            out = ", and are left out" if what == "tool messages" else ""
             logger.warning(
                 "%d of %d rows have %s, which the chat template does not write%s",
                 number,

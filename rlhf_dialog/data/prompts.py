@@ -26,6 +26,10 @@ from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 Array = NDArray[Any]
+NO_REFERENCE, NO_ACT, TAGGED, TOOLS, SYSTEM = (1 << bit for bit in range(5))  # flags of a prompt
+FLAG_BITS, PLACE_BITS = 5, 24
+LACKS = {"reference": NO_REFERENCE, "act": NO_ACT}
+TAGS = "<["  # one of them is in nearly every special token, and in few texts
 
 
 @dataclass(frozen=True)
@@ -214,12 +218,6 @@ class Prompts(Sequence[Dialogue]):
             self.records = Records(self.source.rows, self.source.where, self.rules.turn_separator == CHAT_TEMPLATE)
             if (self[0], self[-1]) != vars(self).pop("ends"):
                 raise self.source.another()
-
-
-NO_REFERENCE, NO_ACT, TAGGED, TOOLS, SYSTEM = (1 << bit for bit in range(5))  # flags of a prompt
-FLAG_BITS, PLACE_BITS = 5, 24
-LACKS = {"reference": NO_REFERENCE, "act": NO_ACT}
-TAGS = "<["  # one of them is in nearly every special token, and in few texts
 
 
 class DialogueNumbers:

@@ -82,9 +82,9 @@ class BaseReward:
     compares: bool = False
     # its arguments that name a model, folder or Hub name, each with the model's name in `frozen_models`; `key[]`: those in a list
     model_args: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    _work_device: str | None = None
     # of a weighted sum of rewards, its parts by their names in logs and tables
     weighted_parts: "Mapping[str, Part]" = MappingProxyType({})
+    _work_device: str | None = None  # where `at_work` brings its models
 
     @property
     def name(self) -> str:

@@ -25,9 +25,8 @@ class LikelihoodPrice(BaseReward):
     that cannot work.
     """
 
-    uses_device = True
-
     model_args: ClassVar = {"model": MODEL}
+    uses_device = True
 
     def __init__(self, model: str, floor: float | None = -4.0, tokens: int = 12, system_prompt: str | None = None):
         nats = "a number below 0: nats a token, such as -4; or null for none"
