@@ -48,6 +48,7 @@ class Noise:
     mean: float = LEAST_IN_32_BITS[0]
     largest: float = LEAST_IN_32_BITS[1]
     num_bits: int = 32
+    is_measured: bool = False
     warned: bool = False  # whether a check has warned of a difference that is larger
     warned_of_engine: bool = False
 
@@ -105,7 +106,7 @@ def combine_rounding(rounding: Tensor, world: World, temperature: float, num_bit
     largest = max(largest, least_largest * scale)
     if num_bits == 32:
         mean, largest = max(mean, MEAN_IN_32_BITS * largest), RARE_IN_32_BITS * largest
-    return Noise(max(mean, least_mean * scale), largest, num_bits)
+    return Noise(max(mean, least_mean * scale), largest, num_bits, is_measured=True)
 
 
 def all_finite(numbers: dict[str, float]) -> bool:

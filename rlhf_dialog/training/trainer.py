@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
@@ -111,9 +110,7 @@ class PPOTrainer:
         self.estimator = config.estimator
         self.group_size = config.num_responses_per_prompt if self.estimator.needs_groups else 1
         self.keep_features = config.kl_in == "loss"
-        self.noise = checks.Noise()  # of log-probabilities, by rounding
-        self.rounding: Tensor | None = None  # what this rank has measured of it, on its first rollout
-        self.is_measured = False
+        self.noise = checks.Noise()  # of log-probabilities, by rounding; measured on the first rollout
         self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.sizes, tell)
         self.tell = tell
         self.use_sizes()
@@ -173,26 +170,20 @@ class PPOTrainer:
         return generators_of_users(self.config.seed, self.world, self.iteration)
 
     def check(self, collected: Collected) -> Collected:
-        """What was collected, without episodes that have no score. Sets `rounding` on the first call.
+        """What was collected, without episodes that have no score.
 
         Raises RunStopped for predictions that are not finite. Here no rank waits for another.
         """
-        reference = self.models.ref_policy
         mask = collected.response_mask
         predictions = {"policy": collected.logprobs, "critic": collected.values}
-        predictions |= {} if reference is None else {"reference": collected.ref_logprobs}
+        predictions |= {} if self.models.ref_policy is None else {"reference": collected.ref_logprobs}
         sampled = collected.sampled_logprobs
         predictions |= {} if sampled is None else {"engine": sampled}
         checks.check_numbers(predictions, mask, collected.dialogues, self.iteration + 1)
         if self.rollout_engine is not None and sampled is not None:
             weights = ppo.engine_weights(collected.logprobs, sampled, mask, self.rollout_engine.cap)
             collected = replace(collected, engine_weights=weights)
-        collected = drop_unscored(collected, self.group_size)
-        if not self.is_measured and self.rounding is None:
-            name, model = ("policy", self.models.policy) if reference is None else ("reference", reference)
-            tokens = collected.in_segments().tokens
-            self.rounding = checks.measure_rounding(name, model, tokens, self.config.temperature)
-        return collected
+        return drop_unscored(collected, self.group_size)
 
     def credit(self, collected: Collected) -> tuple[Rollout, Metrics]:
         """The rollout, which is `rollout` from now on, and the metrics of what `check` returned on all ranks.
@@ -223,10 +214,8 @@ class PPOTrainer:
         if self.world.size > 1:
             seconds = collected.clock.seconds
             seconds["wait"] = collected.clock.elapsed - seconds["rollout"] - seconds["reward"]
-        if not self.is_measured and self.rounding is not None:
-            num_bits = 16 if self.placement.reduced_precision else 32
-            self.noise = checks.combine_rounding(self.rounding, self.world, self.config.temperature, num_bits)
-            self.is_measured = True
+        if not self.noise.is_measured:
+            self.noise = self.measure_noise(collected)
             if collected.is_sampled:
                 newest = [Dialogue([text], system=x.system) for x in collected.dialogues for text in newest_turns(x)]
                 warn_about_cut(self.responder.encoder, newest, self.world.gather)
@@ -237,6 +226,15 @@ class PPOTrainer:
                 f"iteration {self.iteration + 1}: all {dropped:.0f} episodes are dropped, because the reward "
                 f"'{self.scorer.reward.name}' gave them{groups} no score"
             )
+
+    def measure_noise(self, collected: Collected) -> checks.Noise:
+        """The noise of log-probabilities on all ranks, by the model that is not trained, where there is one."""
+        reference = self.models.ref_policy
+        name, model = ("policy", self.models.policy) if reference is None else ("reference", reference)
+        temperature, num_bits = self.config.temperature, 16 if self.placement.reduced_precision else 32
+        with self.world.fail_together(), self.placement.rollout():
+            rounding = checks.measure_rounding(name, model, collected.in_segments().tokens, temperature)
+        return checks.combine_rounding(rounding, self.world, temperature, num_bits)
 
     def step_on(self, prompts: Sequence[Given], responses: Sequence[Given], scores: Sequence[float]) -> Metrics:
         """One iteration, as `step` makes it, on responses and scores from a loop of your own; returns its metrics.

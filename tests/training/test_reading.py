@@ -256,7 +256,7 @@ def test_advantages_and_returns_know_nothing_of_the_weights():
     found = []
     for cap in (1.01, 50.0):
         trainer, _ = with_engine(make_trainer(use_valuenorm=False), 0.5, cap)
-        trainer.noise, trainer.is_measured = checks.Noise(mean=1.0, largest=1.0), True
+        trainer.noise = checks.Noise(mean=1.0, largest=1.0, is_measured=True)
         trainer.step()
         found.append(trainer.rollout)
     assert not torch.equal(found[0].engine_weights, found[1].engine_weights)
@@ -391,7 +391,7 @@ def engine_step(world, rollout, rows, keys):
     """One step on stored responses of an engine that is far away."""
     trainer = sgd_learner(rollout, rows, world, **keys)
     with_engine(trainer, 0.0, 1.2)
-    trainer.is_measured, trainer.noise = True, checks.Noise(mean=1.0, largest=1.0)
+    trainer.noise = checks.Noise(mean=1.0, largest=1.0, is_measured=True)
     return one_step(trainer)
 
 
