@@ -6,7 +6,6 @@ import logging
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,10 @@ from benchmarks.work import Lap, update_gflop, update_speed
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import exit_code, exit_on_sigterm, set_up_logging
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.distributed import process_group
 from rlhf_dialog.distributed.runtime import keep_freed_memory
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.services.trackers import Trackers
@@ -184,23 +181,15 @@ def classified_trainer(options: argparse.Namespace, config: Config, folder: Path
 TRAINERS = {"W": classified_trainer, "R": chat_trainer}
 
 
-class WorkloadAgent(PPOAgent):
-    """A run on the prompts of W, in which separators stay inside a turn."""
-
-    def read_source(self, reward: BaseReward) -> tuple[Sequence[Dialogue], None]:
-        config = self.config
-        path = config.env.args.data_path
-        prompts = load_prompts(path, "train", config.context_size, config.min_context_size, turn_separator=None)
-        return prompts, None
-
-
 def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
-    """The trainer as built by train_ppo.py, except that nothing ends a response early: all responses of W have one length.
+    """The trainer as built by train_ppo.py, with separators inside of turns, where nothing ends a response early.
 
-    Raises UserError when the token ids of a prompt differ from those of W.
+    So all responses of W have one length. Raises UserError when the token ids of a prompt differ from those of W.
     """
-    trainer = WorkloadAgent(config).build()
+    trainer = PPOAgent(config).build()
     check_device(trainer)
+    rules = PromptRules.from_keys(config, turn_separator=None)
+    trainer.prompts = rules.load(str(config.env.args.data_path), "train")
     trainer.responder.stop.end_ids = [-1]
     trainer.responder.encoder = workload.WholeTexts(
         trainer.models.tokenizer, config.turn_separator, config.max_prompt_length

@@ -32,7 +32,7 @@ from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpointing import RunCheckpointer, first_checkpoint
-from rlhf_dialog.runs.data_source import Source, agent_config, prompts_of, read_source, report_size
+from rlhf_dialog.runs.data_source import agent_config, prompts_of, read_source, report_size
 from rlhf_dialog.runs.folder import Start
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.publish import check_push, push_agent
@@ -192,7 +192,7 @@ class PPOAgent:
         with world.fail_together():
             reward = self.reward or self._build_reward()
             vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
-        source, validation = self.read_source(reward)
+        source, validation = read_source(config, reward, world)
         self._begin_rewards(reward, validation)
         if validation:
             world.on_main(validation.check)
@@ -256,10 +256,6 @@ class PPOAgent:
         )
         with generators_of_users(self.config.seed, self.world) if is_own else contextlib.nullcontext():
             return build_reward(name, args, self.config.env.args.columns)
-
-    def read_source(self, reward: BaseReward) -> Source:
-        """What the run is trained on, and its validation; a run of your own may read something else."""
-        return read_source(self.config, reward, self.world)
 
     def build_services(self, validation: Validation | None, trackers: TrackerService) -> tuple[Service, ...]:
         """What accompanies the run, in the order in which an iteration calls it. All ranks call it, under the lock."""
