@@ -13,7 +13,7 @@ import yaml
 
 import rlhf_dialog.rewards  # noqa: F401
 from rlhf_dialog.commands.dispatcher import COMMANDS
-from rlhf_dialog.config.loading import load_config, parse_arguments
+from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.registry import EnvironmentFactory, RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
@@ -73,7 +73,7 @@ def python_names_what_exists(words: list[str]) -> bool:
     if not (ROOT / words[1]).is_file() and words[1] not in files():
         return False
     if words[1] == "train_ppo.py" or "--config" in words:
-        config, _, _ = parse_arguments(words[2:], ())
+        config = words[words.index("--config") + 1]
         return (ROOT / "configs" / config).is_file() or config in files()
     name = Path(words[1]).stem  # a script of a few lines calls the command of its name; its parts share the first word
     parts = (ROOT / "rlhf_dialog").rglob(f"commands/**/{name.split('_')[0]}*.py")

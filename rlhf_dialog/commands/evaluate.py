@@ -23,7 +23,7 @@ from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.commands import evaluate_options as agent_options
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
 from rlhf_dialog.commands.options import check_run_keys, option, register, run_command
-from rlhf_dialog.config.loading import find_config, parse_arguments
+from rlhf_dialog.config.loading import find_config, read_value
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import LOCAL_KEY, check_folder, is_local, local_names
 from rlhf_dialog.data.prompts import NO_REFERENCE, PromptRules
@@ -203,7 +203,7 @@ class Task:
 
 def read_columns(text: str | None) -> dict[str, Any]:
     """`columns` with the value of --columns; empty without one. Raises UserError where it is not YAML."""
-    return {} if text is None else parse_arguments(["--columns", text], ())[1]
+    return {} if text is None else {"columns": read_value("columns", text)}
 
 
 def read_task(options: EvaluateOptions, agent: "ChatAgent") -> Task:

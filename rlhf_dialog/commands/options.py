@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from rlhf_dialog.commands import command_line
-from rlhf_dialog.config.loading import check_keys, dump_yaml, find_config, load_config, load_settings, parse_arguments
+from rlhf_dialog.config.loading import check_keys, dump_yaml, find_config, load_config, load_settings, read_overrides
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.settings import AsksPrecision, Precision, Settings
 from rlhf_dialog.errors import ASKED_TO_END, UserError
 
 logger = logging.getLogger(__name__)
 LAST = ("device", "precision", "debug")  # of the options of a command
-Form = Literal["named", "positional", "repeated"]
+Form = Literal["named", "positional", "repeated", "bare"]
 
 
 def option(
@@ -47,8 +47,8 @@ def option(
 ) -> Any:
     """A field of `Options`, which must be given if it has no default; a flag (`bool`) is off, and `X | None` is None.
 
-    form: repeated is given again for each value, in place of all values behind one name. rivals: of options with the same word
-    only one can be given.
+    form: repeated is given again for each value, in place of all values behind one name; bare may have no value, which is true.
+    rivals: of options with the same word only one can be given.
     """
     metadata = {"meaning": meaning, "metavar": metavar, "choices": choices, "form": form, "rivals": rivals}
     return field(default=default, metadata=metadata)
@@ -131,6 +131,7 @@ class RunOptions(YamlOptions[S]):
         "that starts the same command again and again",
         "false",
         metavar="[auto]",
+        form="bare",
     )
     overwrite: bool = option("replace the run in the run folder")
 
@@ -211,6 +212,8 @@ def _argparse_arguments(option_field: Field[Any], annotation: Any) -> dict[str, 
         arguments |= {"action": "append"} if metadata["form"] == "repeated" else {"nargs": "+"}
     if metadata["form"] == "positional":
         return arguments
+    if metadata["form"] == "bare":
+        arguments |= {"nargs": "?", "const": "true"}
     required = option_field.default is MISSING
     default = None if required else option_field.default
     return arguments | {"required": required, "default": [] if metadata["form"] == "repeated" else default}
@@ -230,12 +233,16 @@ class Parser(argparse.ArgumentParser):
 def parse_yaml_options(kind: type[AnyOptions], words: list[str], folders: list[Path]) -> AnyOptions | None:
     """The options that the words give; None where they only asked for --help or --print_config, which is printed."""
     assert issubclass(kind, YamlOptions)
-    types_of = get_type_hints(kind)
-    names = [one.name for one in option_fields(kind) if one.name != "config"]
-    flags = {name for name in names if types_of[name] is bool}  # the others have a text, and what is no option is a key
-    texts = [name for name in names if name not in flags]
-    config, keys, set_flags = parse_arguments(words, flags | {"help"}, texts)
-    if "help" in set_flags:
+    parser, types_of = Parser(add_help=False, allow_abbrev=False, exit_on_error=False), get_type_hints(kind)
+    for one in option_fields(kind):
+        parser.add_argument(f"--{one.name}", **_argparse_arguments(one, types_of[one.name]))
+    parser.add_argument("--help", action="store_true")
+    try:
+        found, others = parser.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from None
+    values = vars(found)
+    if values.pop("help"):
         lines = [f"{(kind.description or '').strip()}\n\nusage: {kind.usage.format(program=command_line.program())}"]
         rows = [(one.name, one.metadata["metavar"], one.metadata["meaning"]) for one in option_fields(kind)]
         for name, metavar, meaning in [*rows, ("help", None, "show this help and exit")]:
@@ -243,8 +250,7 @@ def parse_yaml_options(kind: type[AnyOptions], words: list[str], folders: list[P
             lines.append(textwrap.fill(f"{head} {meaning}", 130, subsequent_indent=" " * 18))
         command_line.show_help(kind.schema, "\n".join(lines))
         return None
-    values: dict[str, Any] = {name: keys.pop(name) for name in texts if name in keys} | dict.fromkeys(set_flags, True)
-    options = kind(**values | {"config": config, "keys": keys, "folders": folders})
+    options = kind(**values, keys=read_overrides(others), folders=folders)
     if options.print_config:
         sys.stdout.write(dump_yaml(options.settings))
         return None

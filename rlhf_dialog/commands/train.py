@@ -58,7 +58,7 @@ class TrainOptions(RunOptions[Config]):
 def run(options: TrainOptions) -> None:
     """Train; the run folder is appended to the `folders` as soon as it is known."""
     weights, resume = options.resume_weights_only, options.resumes()
-    if weights in ("true", ""):
+    if weights == "":
         raise UserError("--resume_weights_only: give the folder of the run to take the weights from")
     count = options.show_prompts
     if count is not None and not (count.isdecimal() and 1 <= int(count) <= 10**6):

@@ -4,7 +4,7 @@ import copy
 import logging
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -255,35 +255,26 @@ def dump_yaml(settings: Settings) -> str:
     return yaml.safe_dump(settings.model_dump(), sort_keys=False, allow_unicode=True)
 
 
-def parse_arguments(
-    argv: Iterable[str], flags: Iterable[str], texts: Collection[str] = ()
-) -> tuple[str | None, dict[str, Any], set[str]]:
-    """`--config X --flag --key value --a.b=value` -> (config, overrides, flags). Raises UserError.
+def read_overrides(arguments: Iterable[str]) -> dict[str, Any]:
+    """`--key value --a.b=value` -> the values of dotted keys. Raises UserError.
 
-    Values are read as YAML (`--reward_class.args "{intent_coef: 0}"`), those of `texts` as plain text; a key without a value
-    is true.
+    Values are read as YAML (`--reward_class.args "{intent_coef: 0}"`); a key without a value is true.
     """
-    words, flags, overrides, given_flags = list(argv), set(flags), {}, set()
-    config = None
+    words, overrides = list(arguments), {}
     while words:
         word = words.pop(0)
         if not word.startswith("--") or word == "--":
             raise UserError(f"'{word}': write arguments as --key value")
         key, equals, text = word[2:].partition("=")
-        key = key.replace("-", "_")
-        if key in flags and not equals:
-            given_flags.add(key)
-            continue
         if not equals:
             text = words.pop(0) if words and not words[0].startswith("--") else "true"
-        if key == "config":
-            config = text
-        else:
-            overrides[key] = text if key in texts else _value(key, text)
-    return config, overrides, given_flags
+        key = key.replace("-", "_")
+        overrides[key] = read_value(key, text)
+    return overrides
 
 
-def _value(key: str, text: str) -> Any:
+def read_value(key: str, text: str) -> Any:
+    """The value of `--key text`: YAML, or else the text itself. Raises UserError for a list or mapping that is no YAML."""
     try:
         return parse_yaml(text)
     except ValueError:

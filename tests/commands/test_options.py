@@ -41,7 +41,7 @@ class DemoYamlOptions(YamlOptions[DemoKeys]):
     description = "What the run does."
 
     overwrite: bool = option("replace the run")
-    resume: str = option("continue the run", "false", metavar="[auto]")
+    resume: str = option("continue the run", "false", metavar="[auto]", form="bare")
 
 
 def test_values_have_the_types_of_the_fields():

@@ -37,7 +37,7 @@ TABLE = [  # command line: words of the message
     ("train --resume auto --overwrite", "--overwrite", "--resume"),
     ("train --resume", "no checkpoint to resume from"),
     ("train --resume_weights_only", "--resume_weights_only"),
-    ("train --show_prompts", "--show_prompts: found 'true'"),
+    ("train --show_prompts", "--show_prompts"),
     ("train --show_prompts 0", "--show_prompts: found '0'"),
     (f"train {SHOW} --turn_separator chat_template", "the tokenizer has no chat template"),
     ("train --lrr 1 --gamma 2 --seed x", "3 problems", "lrr", "gamma: found 2", "seed: found 'x'"),

@@ -8,7 +8,7 @@ import pytest
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that ids and arguments are checked
 from rlhf_dialog.config.batch_plan import batch_plan
-from rlhf_dialog.config.loading import find_config, load_config, override, parse_arguments
+from rlhf_dialog.config.loading import find_config, load_config, override, read_overrides
 from rlhf_dialog.config.problems import walk
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.synonyms import HINTS, NO_EFFECT, hint
@@ -213,10 +213,10 @@ def test_an_override_of_what_is_not_there(key, words):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-@pytest.mark.parametrize("words", [["nlp_ppo.yaml"], ["-x", "1"], ["--config", "a", "b"], ["--"], ["--a", "{b: ["]])
+@pytest.mark.parametrize("words", [["nlp_ppo.yaml"], ["-x", "1"], ["--a", "1", "b"], ["--"], ["--a", "{b: ["]])
 def test_arguments_that_cannot_be_read(words):
     with pytest.raises(UserError):
-        parse_arguments(words, set())
+        read_overrides(words)
 
 
 def test_batches_that_cannot_be(write):
