@@ -25,7 +25,7 @@ from rlhf_dialog.commands.command_line import check_device, check_output, check_
 from rlhf_dialog.commands.evaluate import read_columns
 from rlhf_dialog.commands.evaluate_options import all_judges
 from rlhf_dialog.commands.options import REGISTER, DeviceOption, check_run_keys, option, register, run_command
-from rlhf_dialog.config.loading import find_config, load_config
+from rlhf_dialog.config.loading import RunKeys, find_config, load_config
 from rlhf_dialog.config.registry import COLON
 from rlhf_dialog.data.dialogue import SEPARATOR
 from rlhf_dialog.data.hub import check_folder
@@ -92,7 +92,7 @@ def check(options: AuditOptions) -> None:
     check_device(options.device)
     if options.config is None and (options.reward is None or options.data_path is None):
         raise UserError("audit: name a YAML, --config FILE, or --reward FILE:FUNCTION and --data_path PATH")
-    known = check_run_keys(find_config(options.config), {}, options.register) if options.config else None
+    known = check_run_keys(RunKeys(find_config(options.config)), options.register) if options.config else None
     configured = known.env.args.data_path or None if known else None
     data_path = configured if options.data_path is None else options.data_path
     if data_path is not None:

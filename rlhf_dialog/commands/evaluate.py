@@ -23,7 +23,7 @@ from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.commands import evaluate_options as agent_options
 from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
 from rlhf_dialog.commands.options import check_run_keys, option, register, run_command
-from rlhf_dialog.config.loading import find_config, read_value
+from rlhf_dialog.config.loading import RunKeys, find_config, read_value
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.hub import LOCAL_KEY, check_folder, is_local, local_names
 from rlhf_dialog.data.prompts import NO_REFERENCE, PromptRules
@@ -109,7 +109,7 @@ def check(options: EvaluateOptions) -> None:
     if options.data_path is not None:
         check_path(options.data_path)
     if options.config:
-        check_run_keys(find_config(options.config), {}, options.register)
+        check_run_keys(RunKeys(find_config(options.config)), options.register)
 
 
 def run(options: EvaluateOptions) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from rlhf_dialog.commands import command_line
-from rlhf_dialog.config.loading import check_keys, dump_yaml, find_config, load_config, load_settings, read_overrides
+from rlhf_dialog.config.loading import RunKeys, dump_yaml, find_config, load_settings, read_overrides
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.settings import AsksPrecision, Precision, Settings
 from rlhf_dialog.errors import ASKED_TO_END, UserError
@@ -277,14 +277,14 @@ def register(path: str) -> None:
         sys.argv = words
 
 
-def check_run_keys(path: Path, overrides: dict[str, Any], own_file: str | None) -> Config:
-    """`check_keys` of a run's file. Raises UserError for all mistakes, those of the reward among them; own_file: registers it."""
+def check_run_keys(keys: RunKeys, own_file: str | None) -> Config:
+    """What the schema knows of a run; own_file: registers classes. Raises UserError for all mistakes, the reward's among them."""
     try:
-        return check_keys(Config, path, overrides)
+        return keys.check(Config)
     except UserError:
         import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 
         if own_file:
             register(own_file)
-        load_config(path, overrides)
-        return check_keys(Config, path, overrides)  # of the estimators and losses that the file has registered
+        keys.load()
+        return keys.check(Config)  # of the estimators and losses that the file has registered

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from rlhf_dialog.commands.options import REGISTER, RunOptions, check_run_keys, option, register, run_command
-from rlhf_dialog.config.loading import load_config
+from rlhf_dialog.config.loading import RunKeys
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.data.sources import check_path
@@ -43,7 +43,8 @@ class TrainOptions(RunOptions[Config]):
     def load(self, path: Path | None) -> Config:
         """The configuration; what the schema does not know is found before torch is loaded. Raises UserError."""
         assert path is not None
-        config = check_run_keys(path, self.keys, self.register)
+        keys = RunKeys(path, self.keys)
+        config = check_run_keys(keys, self.register)
         if not self.print_config and config.model_class is None:
             check_folder(config.model_path, "model_path")
         if not self.print_config and config.environment is None and config.env.args.data_path:
@@ -52,7 +53,7 @@ class TrainOptions(RunOptions[Config]):
 
         if self.register:
             register(self.register)
-        return load_config(path, self.keys)
+        return keys.load()
 
 
 def run(options: TrainOptions) -> None:

@@ -131,34 +131,48 @@ def replace_keys(settings: S, values: dict[str, Any], source: str = "arguments")
     return replaced
 
 
-def check_keys(schema: type[S], path: Path, overrides: dict[str, Any]) -> S:
-    """The settings as far as the schema knows them: registered classes are not asked, so that none has to be loaded."""
-    raw = read_yaml(path)
-    _prepare_run(raw, overrides)
-    return _validate(schema, raw, str(path), [], classes=False)
+class RunKeys:
+    """The keys of a run in a YAML file or a mapping, with overrides: read once, and checked as often as classes are registered.
+
+    `check` asks no registered class, so that none has to be loaded, and `load` asks all of them. Both raise one UserError that
+    lists every mistake.
+    """
+
+    def __init__(self, source: str | Path | Mapping[str, Any], overrides: dict[str, Any] | None = None):
+        """A dotted key of a mapping may be a nested one."""
+        self.path = None if isinstance(source, Mapping) else Path(source)
+        self.raw: dict[str, Any] = {} if self.path is None else read_yaml(self.path)
+        if isinstance(source, Mapping):
+            if wrong := [key for key in source if not isinstance(key, str)]:
+                raise UserError(f"the configuration: {wrong[0]!r} is no key; write keys as text, such as 'lr'")
+            override_all(self.raw, copy.deepcopy(dict(source)))
+        self.name = str(self.path or "the configuration")
+        self.no_effect = _prepare_run(self.raw, overrides or {})
+
+    def check(self, schema: type[S]) -> S:
+        """The settings as far as the schema knows them."""
+        return _validate(schema, self.raw, self.name, [], classes=False)
+
+    def load(self) -> Config:
+        """The configuration of a PPO run; the log names the keys that have no effect."""
+        for line in self.no_effect:
+            logger.info("%s", line)
+        raw = dict(self.raw)
+        config = _validate(Config, raw, self.name, _lift_kl(raw))
+        if self.path is None:
+            return config
+        config._folder = self.path.parent
+        if config.experiment_name is not None:
+            return config
+        try:
+            return replace_keys(config, {"experiment_name": self.path.stem}, self.name)
+        except UserError as error:
+            raise UserError(f"{error}; it is the name of the file, so set another with --experiment_name") from None
 
 
 def load_config(source: str | Path | Mapping[str, Any], overrides: dict[str, Any] | None = None) -> Config:
-    """The configuration of a PPO run, from a YAML or from a mapping of keys, of which dotted ones may be nested ones."""
-    if isinstance(source, Mapping):
-        if wrong := [key for key in source if not isinstance(key, str)]:
-            raise UserError(f"the configuration: {wrong[0]!r} is no key; write keys as text, such as 'lr'")
-        path, raw = None, dict[str, Any]()
-        override_all(raw, copy.deepcopy(dict(source)))
-    else:
-        path = Path(source)
-        raw = read_yaml(path)
-    for line in _prepare_run(raw, overrides or {}):
-        logger.info("%s", line)
-    config = _validate(Config, raw, str(path or "the configuration"), _lift_kl(raw))
-    if path:
-        config._folder = path.parent
-    if path and config.experiment_name is None:
-        try:
-            config = replace_keys(config, {"experiment_name": path.stem}, str(path))
-        except UserError as error:
-            raise UserError(f"{error}; it is the name of the file, so set another with --experiment_name") from None
-    return config
+    """The configuration of a PPO run, see `RunKeys`."""
+    return RunKeys(source, overrides).load()
 
 
 def _prepare_run(raw: dict[str, Any], overrides: dict[str, Any]) -> list[str]:

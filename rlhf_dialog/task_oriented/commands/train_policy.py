@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.commands.options import RunOptions, option, register, run_command
-from rlhf_dialog.config.loading import check_keys
+from rlhf_dialog.config.loading import RunKeys
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains.loading import MULTIWOZ, check_domain_path
 from rlhf_dialog.task_oriented.runs.settings import PERSON, PolicyConfig, load_policy_config
@@ -34,7 +34,7 @@ class TrainPolicyOptions(RunOptions[PolicyConfig]):
         keys: dict[str, Any] = dict(self.keys)
         if isinstance(keys.get("policy"), str):
             keys = {"policy": {"id": keys.pop("policy")}, **keys}
-        config = check_keys(PolicyConfig, path, keys)
+        config = RunKeys(path, keys).check(PolicyConfig)
         if (
             isinstance(config.domain, str)
             and config.domain != MULTIWOZ
