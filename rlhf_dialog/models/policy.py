@@ -4,10 +4,10 @@ N packed tokens, K of them predict a response token, V vocabulary, S kept tokens
 """
 
 import copy
-import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
@@ -130,11 +130,9 @@ class Policy(nn.Module):
                 kl = kl_divergence(logits, ref_head(ref_features), temperature, support)
             return *predict(logits, targets, temperature, support, with_entropy), kl
 
-        def parts(features: Tensor) -> Any:
-            return in_chunks(part, self.positions_at_once, features, packed.targets, packed.support, ref_features)
-
-        compute = self.with_gathered_head(parts)
-        logprobs, entropy, kl = (compute if other is None else other.with_gathered_head(compute))(features)
+        compute = self.with_gathered_head(partial(in_chunks, part, self.positions_at_once))
+        compute = compute if other is None else other.with_gathered_head(compute)
+        logprobs, entropy, kl = compute(features, packed.targets, packed.support, ref_features)
         return Predictions(logprobs, entropy, kl=kl)
 
     def features(
@@ -190,7 +188,7 @@ class Policy(nn.Module):
 
         return logits
 
-    def with_gathered_head(self, compute: Callable[[Tensor], T]) -> Callable[[Tensor], T]:
+    def with_gathered_head(self, compute: Callable[..., T]) -> Callable[..., T]:
         """`compute`, which multiplies by a `head()` made before; it runs as the forward of one call of a partitioned head.
 
         The weights are gathered once for the call, and once more in the backward pass, by hooks in which every process waits for
@@ -200,11 +198,11 @@ class Policy(nn.Module):
         if head is None or not is_part(head):
             return compute
 
-        def in_one_call(x: Tensor) -> T:
+        def in_one_call(*inputs: Tensor | None) -> T:
             before = vars(head).get("forward")
             head.forward = compute
             try:
-                return head(x)  # type: ignore[no-any-return]
+                return head(*inputs)  # type: ignore[no-any-return]
             finally:
                 del head.forward
                 if before is not None:
@@ -216,7 +214,7 @@ class Policy(nn.Module):
         """The values (K,) of hidden states (K, H); None without a value head."""
         return None if self.value_head is None else self.value_head(hidden)
 
-    @functools.cached_property
+    @cached_property
     def has_plain_head(self) -> bool:
         """Whether the logits are just the output embedding applied to the trunk's output; tried once."""
         if not packs(self.lm):
