@@ -1,7 +1,6 @@
 """Learning from what was met before: whole dialogues are kept, and turns or dialogues are drawn from them. N turns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -9,13 +8,14 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from pydantic import BaseModel, Field
+from pydantic.dataclasses import dataclass
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.json_files import FAULTS, damage_as_user_error
 from rlhf_dialog.task_oriented.policies import network
-from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, whole
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, Sizes, ranged, read_arguments
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicySpec
 from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack
 
@@ -128,8 +128,8 @@ def _check_columns(columns: Columns, widths: tuple[int, int] | None) -> None:
         raise ValueError(f"turn is {columns['turn'].dtype} {columns['turn'].shape}")
 
 
-@dataclass(frozen=True)
-class ReplayArguments(Arguments):
+@dataclass(frozen=True, config=STRICT)
+class ReplayArguments:
     """What the learners from replay take.
 
     capacity: turns that are kept; in_memory: turns of these in memory, the older ones lie in a temporary folder
@@ -137,14 +137,14 @@ class ReplayArguments(Arguments):
     steps_per_dialogue: optimizer steps for each dialogue that has ended, made in the next update; 0.5: one for two dialogues
     """
 
-    hidden_sizes: Sequence[int] = layers(200, 75)
-    lr: float = real(5e-4, 1e-9, 1.0)
-    gamma: float = real(0.99, 0.0, 1.0)
-    capacity: int = whole(6000, 1, 10**9)
-    in_memory: int = whole(IN_MEMORY, 1, 10**9)
-    batch_size: int = whole(16, 1, 10**6)
-    steps_per_dialogue: float = real(1.0, 0.0, 1e6)
-    max_grad_norm: float = real(10.0, 1e-9, 1e6)
+    hidden_sizes: Sizes = (200, 75)
+    lr: float = ranged(5e-4, 1e-9, 1.0)
+    gamma: float = ranged(0.99, 0.0, 1.0)
+    capacity: int = ranged(6000, 1, 10**9)
+    in_memory: int = ranged(IN_MEMORY, 1, 10**9)
+    batch_size: int = ranged(16, 1, 10**6)
+    steps_per_dialogue: float = ranged(1.0, 0.0, 1e6)
+    max_grad_norm: float = ranged(10.0, 1e-9, 1e6)
 
 
 class ReplayCounters(BaseModel):
@@ -158,16 +158,16 @@ class ReplayCounters(BaseModel):
 class ReplayLearner:
     """What the learners from replay share: drawing actions, steps that are due when dialogues end, and files.
 
-    A subclass has a `learner` and a `_loss`, and `slow_share`: how far the slow copy follows in each step.
+    A subclass has `arguments`, `_networks` and a `_loss`.
     """
 
-    learner: network.NetworkPair
+    arguments: type[ReplayArguments]
     args: ReplayArguments
-    slow_share = 0.0
 
-    def __init__(self, setting: PolicySpec, args: ReplayArguments):
-        self.setting, self.args = setting, args
-        self.replay = Replay(args.capacity, args.in_memory)
+    def __init__(self, setting: PolicySpec, **args: Any):
+        self.setting, self.args = setting, read_arguments(self.arguments, args)
+        self.replay = Replay(self.args.capacity, self.args.in_memory)
+        self.learner = self._networks(torch.Generator().manual_seed(setting.seed))
         self.num_dialogues = self.num_steps = 0
         self.due = 0.0
 
@@ -206,6 +206,10 @@ class ReplayLearner:
         self.due = counters["due"]
         self.replay.load(Path(folder), (self.setting.num_features, self.setting.num_actions))
 
+    def _networks(self, generator: torch.Generator) -> network.NetworkPair:
+        """What learns, with weights that the generator draws."""
+        raise NotImplementedError
+
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """What one step lowers, on turns that are drawn with the generator, and statistics."""
         raise NotImplementedError
@@ -215,6 +219,4 @@ class ReplayLearner:
         if not loss.isfinite():
             raise RunStopped(f"step {self.num_steps}: the loss is {loss.item()}")
         norm = self.learner.step(loss, self.args.max_grad_norm)
-        if self.slow_share:
-            self.learner.follow(self.slow_share)
         return {"learn/loss": loss.item(), "learn/grad_norm": norm, **statistics}
