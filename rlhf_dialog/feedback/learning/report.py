@@ -162,8 +162,6 @@ class NightReport:
             texts.append(self.went_back)
         if self.guards:
             texts.append(f"guards: {'; '.join(map(str, self.guards))}")
-            power = "; ".join(guard.power for guard in self.guards if math.isfinite(guard.visible))
-            texts.append(f"what each guard would see in four nights of five, beyond what is liked: {power}")
         if self.comparison:
             found = self.comparison
             points = [100 * value for value in (found.difference, found.low, found.standard_error)]
