@@ -28,7 +28,6 @@ from rlhf_dialog.json_files import parse_json
 
 logger = logging.getLogger(__name__)
 IGNORED_HEADER = "X-Ignored-Parameters"
-MAX_LOGGED = 100  # combinations of ignored keys
 
 
 class Door:
@@ -40,7 +39,6 @@ class Door:
         self._limits = CallerLimits(self._keys)
         self.name = bot.folder.resolve().name
         self.answers = Answers(store, answering)
-        self._logged: set[str] = set()  # ignored keys
         self.app = Starlette(
             routes=[
                 Route("/v1/models", self.list_models),
@@ -123,7 +121,6 @@ class Door:
         caller = self._count(request, "messages", body)
         asked = read_chat_request(body)
         version = self._version_of(asked, caller)
-        self._log_ignored(asked)
         context = read_context(request.headers, caller, asked, self._store)
         slot = self._limits.answering(caller, _address(request))
         return self.answers.begin(caller, asked, context, version, slot)
@@ -137,9 +134,9 @@ class Door:
 
     def _version_of(self, asked: ChatRequest, caller: Caller) -> str | None:
         """The version that a model's name asks for; None: that of the dialogue. Raises ApiError, 404."""
-        if asked.model == self.name:
+        if asked.keys.model == self.name:
             return None
-        name, _, version = asked.model.rpartition("@")
+        name, _, version = asked.keys.model.rpartition("@")
         if name != self.name or caller.role != "teacher" or version not in self._bot.usable_versions():
             raise _unknown_model()
         return version
@@ -155,12 +152,6 @@ class Door:
             for name, path in paths.items()
         ]
 
-    def _log_ignored(self, asked: ChatRequest) -> None:
-        names = names_of(asked.ignored)
-        if names and names not in self._logged and len(self._logged) < MAX_LOGGED:
-            self._logged.add(names)
-            logger.info("requests with %s are answered without: they have no effect", names)
-
 
 class AnswerResponse(Response):
     """Sends an answer, as it grows where the request says so. A reader that leaves lets go of it."""
@@ -170,7 +161,7 @@ class AnswerResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = (
-            self._stream(scope, receive, send) if self.running.request.stream else self._send(scope, receive, send)
+            self._stream(scope, receive, send) if self.running.request.keys.stream else self._send(scope, receive, send)
         )
         work, gone = asyncio.ensure_future(sending), asyncio.ensure_future(_wait_until_gone(receive))
         try:
@@ -204,7 +195,7 @@ class AnswerResponse(Response):
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         running, has_begun = self.running, False
-        shown = [""] * running.request.n
+        shown = [""] * running.request.num_choices
 
         async def say(found: Any, more: bool = True) -> None:
             text = found if isinstance(found, str) else json.dumps(found, allow_nan=False)
@@ -237,13 +228,13 @@ class AnswerResponse(Response):
             return
         for number, answer in enumerate(running.answers):
             await say(self._chunk(number, {}, _finish_reason(answer)))
-        if running.request.include_usage:
+        if running.request.includes_usage:
             await say(self._object("chat.completion.chunk", []) | {"usage": _usage(running.answers)})
         await say("[DONE]", more=False)
 
     def _chunk(self, number: int, delta: dict[str, str], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        usage = {"usage": None} if self.running.request.include_usage else {}
+        usage = {"usage": None} if self.running.request.includes_usage else {}
         return self._object("chat.completion.chunk", [choice]) | usage
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -252,7 +243,7 @@ class AnswerResponse(Response):
             "id": f"chatcmpl-{running.id}",
             "object": kind,
             "created": int(running.created),
-            "model": running.request.model,
+            "model": running.request.keys.model,
             "system_fingerprint": running.version,
             "choices": choices,
         }
