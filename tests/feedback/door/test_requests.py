@@ -100,7 +100,7 @@ REFUSED = [
     (body(stream_options=[]), "stream_options", "dictionary"),
     (body(stop=[""]), "stop[0]", "at least 1"),
     (body(stop=list("abcde")), "stop", "at most 4"),
-    (body(stop=3), "stop", "string"),
+    (body(stop=3), "stop", "list"),
 ]
 
 
