@@ -13,7 +13,7 @@ from itertools import count
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.door.callers import Caller
 from rlhf_dialog.feedback.door.dialogues import History, Place, find_place
-from rlhf_dialog.feedback.door.requests import ApiError, ChatRequest, plain_text
+from rlhf_dialog.feedback.door.requests import ApiError, ChatRequest
 from rlhf_dialog.feedback.sessions.batched_generation import (
     Answering,
     AnsweringClosed,
@@ -22,7 +22,7 @@ from rlhf_dialog.feedback.sessions.batched_generation import (
     ReplyOptions,
 )
 from rlhf_dialog.feedback.sessions.http_requests import log_failure
-from rlhf_dialog.feedback.store.store import Store, StoredTurn, TurnOrigin, is_heldout
+from rlhf_dialog.feedback.store.store import Store, StoredTurn, TurnOrigin, is_heldout, plain_text
 
 logger = logging.getLogger(__name__)
 SOURCE = "api"

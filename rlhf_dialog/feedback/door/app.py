@@ -106,7 +106,7 @@ class Door:
 
         def act() -> dict[str, Any]:
             caller = self._count(request, "ratings", body)
-            return ratings.forget(self._bot, self._store, caller, body, self._limits.when_idle)
+            return ratings.forget(self._bot, self._store, caller, body)
 
         return JSONResponse(await run_in_threadpool(act))
 

@@ -165,7 +165,6 @@ class CallerLimits:
     def __init__(self, limits: ApiKeys, clock: Callable[[], float] = time.monotonic):
         self._limits, self._rates = limits, Rates(limits, clock, "api")
         self._answers: Counter[str] = Counter()
-        self._waiting: list[Callable[[], object]] = []
         self._lock = threading.Lock()
 
     def count(self, kind: str, caller: Caller, address: str = "") -> None:
@@ -194,27 +193,7 @@ class CallerLimits:
             with self._lock:
                 self._answers[name] -= 1
                 self._answers = +self._answers
-                due = [] if self._answers else self._waiting
-                self._waiting = self._waiting if self._answers else []
-            if due:
-                threading.Thread(target=_run_all, args=(due,), name="after answers").start()
-
-    def when_idle(self, act: Callable[[], object]) -> None:
-        """Do it now, or in a thread of its own once no answer is held."""
-        with self._lock:
-            if self._answers:
-                self._waiting.append(act)
-                return
-        act()
 
 
 def _name(caller: Caller, address: str) -> str:
     return f"{caller.person} {caller.user or (address if caller.role == 'visitor' else '')}"
-
-
-def _run_all(acts: list[Callable[[], object]]) -> None:
-    for act in acts:
-        try:
-            act()
-        except Exception:  # the next one is of another person
-            log_failure()

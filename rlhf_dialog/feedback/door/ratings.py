@@ -1,21 +1,18 @@
 """What people think of an answer, sent to the API: stored, taken back; and a person who is forgotten."""
 
-import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.door.callers import UNKNOWN, Caller
-from rlhf_dialog.feedback.door.requests import ApiError, as_refusal, plain_text
+from rlhf_dialog.feedback.door.requests import ApiError, as_refusal
 from rlhf_dialog.feedback.sessions.chat_session import SCORES
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import JUDGEMENTS
-from rlhf_dialog.feedback.store.store import ANSWER_ID, CHANGES, Event, Rating, Store, StoredTurn
+from rlhf_dialog.feedback.store.store import ANSWER_ID, CHANGES, Event, Rating, Store, StoredTurn, plain_text
 
-logger = logging.getLogger(__name__)
 PREFIX = "chatcmpl-"
 THUMBS = {"up": 1, "down": -1}
 SAYS = ("thumb", "score", "correction", "preferred")
@@ -78,12 +75,10 @@ def withdraw(store: Store, caller: Caller, name: str) -> dict[str, Any]:
     return {"object": "feedback.deleted", "id": name, "deleted": True, "withdrawn": len(about)}
 
 
-def forget(
-    bot: Bot, store: Store, caller: Caller, body: Any, when_idle: Callable[[Callable[[], object]], None]
-) -> dict[str, Any]:
+def forget(bot: Bot, store: Store, caller: Caller, body: Any) -> dict[str, Any]:
     """Remove all that is stored of the caller, or of the user that a gateway names, and return the reply.
 
-    The rows are gone at once, their bytes in the file `when_idle`. Raises ApiError: 400, 401.
+    Raises ApiError: 400, 401; and UserError as `Bot.forget`.
     """
     if caller.role in ("owner", "visitor"):
         raise ApiError(401, "only a key says who you are; send yours, or ask the bot's owner to forget you")
@@ -91,16 +86,8 @@ def forget(
         raise _wrong("confirm", 'this removes all that is stored of you; send {"confirm": "forget"} if you want that')
     if caller.person == UNKNOWN and caller.user is None:  # it would be everybody whom no gateway has named
         raise _wrong("user", "say which user is to be forgotten, by X-OpenWebUI-User-Id or user")
-    done = bot.forget(store.hash_person(caller.person), caller.user, erase=False)
-    when_idle(lambda: _erase(store))
+    done = bot.forget(store.hash_person(caller.person), caller.user)
     return {"object": "person.deleted", "deleted": True, "rows": done["rows"]}
-
-
-def _erase(store: Store) -> None:
-    try:
-        store.erase()
-    except UserError as error:
-        logger.warning("somebody was forgotten by the API: %s", error)
 
 
 def _read(body: Any, most_chars: int) -> RatingKeys:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from rlhf_dialog.data.speakers import BLANK_LINE
-from rlhf_dialog.feedback.store.store import storable
+from rlhf_dialog.feedback.store.store import plain_text
 
 MAX_NAMED = 20  # ignored keys that are named
 LEADING = ("system", "developer")
@@ -126,11 +126,6 @@ def names_of(ignored: list[str]) -> str:
     plain = [key for key in ignored if key.isascii() and key.replace("_", "").isalnum() and len(key) <= 40]
     more = ["..."] if len(plain) > MAX_NAMED or len(plain) < len(ignored) else []
     return ", ".join([*plain[:MAX_NAMED], *more])
-
-
-def plain_text(text: str) -> str:
-    """A text as it is stored and compared: line ends as LF, nothing around it, and no halves of characters."""
-    return storable(text.replace("\r\n", "\n").replace("\r", "\n")).strip()
 
 
 def _read_messages(messages: list[dict[str, Any]]) -> tuple[str | None, tuple[str, ...]]:

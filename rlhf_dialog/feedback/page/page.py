@@ -88,8 +88,10 @@ class FeedbackPage:
         is_logged_in = (lambda cookies: True) if logins is None else self._is_logged_in
         inputs = {number: len(function.inputs) for number, function in self.demo.fns.items()}
         gradio.queueing.traceback = SimpleNamespace(print_exc=log_failure)  # type: ignore[assignment]  # it would print texts
-        self.app = RequestFilter(parent, store.bot, self.limits, hosts, is_logged_in, secret=secret, inputs=inputs)
-        self.app.trade = People.load(store.path.parent).trade
+        trade = People.load(store.path.parent).trade
+        self.app = RequestFilter(
+            parent, store.bot, self.limits, hosts, is_logged_in, secret=secret, inputs=inputs, trade=trade
+        )
 
     def _person(self, request: gr.Request) -> str | None:
         """The random id of who sends a request; None without our cookie."""

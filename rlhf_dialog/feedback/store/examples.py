@@ -236,42 +236,26 @@ class _RatedDialogue:
             return "answers to nothing"
         name, owner, heldout, system = self.dialogue
         kind, person = sys.intern(kind), sys.intern(person)
-        owner = None if owner == person else sys.intern(owner)
-        after_copies = any(turn["is_copy"] for turn in self.turns if turn["position"] < position)
+        shared = {
+            "prompt_turns": prompt,
+            "kind": kind,
+            "person": person,
+            "dialogue": name,
+            "event": number,
+            "heldout": bool(heldout),
+            "owner": None if owner == person else sys.intern(owner),
+            "system": system,
+            "after_copies": any(turn["is_copy"] for turn in self.turns if turn["position"] < position),
+        }
         if kind in JUDGEMENTS:
-            return RatedAnswer(
-                prompt_turns=prompt,
-                response=answer["text"],
-                liked=(value or 0) > JUDGEMENTS[kind],
-                kind=kind,
-                person=person,
-                dialogue=name,
-                event=number,
-                ids=_ids(answer),
-                heldout=bool(heldout),
-                owner=owner,
-                system=system,
-                after_copies=after_copies,
-            )
+            liked = (value or 0) > JUDGEMENTS[kind]
+            return RatedAnswer(response=answer["text"], liked=liked, ids=_ids(answer), **shared)
         chosen, chosen_ids = (answer["text"], _ids(answer)) if other else (text or "", None)
         rejected = other or answer
         if chosen.strip() == rejected["text"].strip():
             return "edits that change nothing"
-        return AnswerPair(
-            prompt_turns=prompt,
-            chosen=chosen,
-            rejected=rejected["text"],
-            kind=kind,
-            person=person,
-            dialogue=name,
-            event=number,
-            chosen_ids=chosen_ids,
-            rejected_ids=_ids(rejected),
-            heldout=bool(heldout),
-            owner=owner,
-            system=system,
-            after_copies=after_copies,
-        )
+        sides = {"chosen_ids": chosen_ids, "rejected_ids": _ids(rejected)}
+        return AnswerPair(chosen=chosen, rejected=rejected["text"], **sides, **shared)
 
 
 def _ids(turn: Row) -> tuple[int, ...] | None:

@@ -127,6 +127,11 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def plain_text(text: str) -> str:
+    """A text as it is stored and compared: line ends as LF, nothing around it, and no halves of characters."""
+    return storable(text.replace("\r\n", "\n").replace("\r", "\n")).strip()
+
+
 class Store:
     """The file feedback.sqlite. Threads may share a Store, and processes may open the same file.
 
@@ -312,11 +317,11 @@ class Store:
         """The hashes of all who have a dialogue or feedback."""
         return {row[0] for row in self.rows("SELECT person FROM dialogues UNION SELECT person FROM feedback")}
 
-    def forget(self, person_hash: str, user: str | None = None, erase: bool = True) -> int:
+    def forget(self, person_hash: str, user: str | None = None) -> int:
         """Remove a person's dialogues (all turns, everybody's feedback on them) and feedback; returns the number of rows.
 
-        With `user`, one of those who share this person, only that one's dialogues. The bytes are gone from the file too, but
-        without `erase`. Raises UserError as `erase`; the rows are gone then.
+        With `user`, one of those who share this person, only that one's dialogues. The bytes are gone from the file too. Raises
+        UserError when a reader keeps them alive; the rows are gone then.
         """
         theirs = "SELECT value FROM json_each(:dialogues)"
         turns = f"SELECT id FROM turns WHERE dialogue IN ({theirs})"
@@ -340,12 +345,10 @@ class Store:
                 removed += done if table in rows else 0
             for statement in schema.DELETE_TRIGGERS.values():
                 connection.execute(statement)
-        if erase:
-            self.erase()
+        self._erase()
         return removed
 
-    def erase(self) -> None:
-        """Remove the bytes of removed rows from the file too. Raises UserError when a reader keeps them alive."""
+    def _erase(self) -> None:
         done = "the rows are removed, but their bytes are still in the file"
         try:
             self._connection().execute("VACUUM")

@@ -16,7 +16,7 @@ from typing import Any, cast
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.feedback.store.examples import turns_before
 from rlhf_dialog.feedback.store.formats.record import ImportResult
-from rlhf_dialog.feedback.store.store import LATEST, Rating, Store, insert_event, storable
+from rlhf_dialog.feedback.store.store import LATEST, Rating, Store, insert_event, plain_text, storable
 
 RATINGS = {"1": 1, "-1": -1}
 DETAILS = re.compile(
@@ -142,7 +142,7 @@ def _read_message(messages: Row, name: str) -> ChatMessage | str:
     if path[0].get("role") != "assistant":
         return "ratings of a message that is no answer"
     said = [(one["role"], _text(one)) for one in reversed(path) if one.get("role") in ("user", "assistant")]
-    turns = tuple(answer_text(text) if role == "assistant" else _plain(text) for role, text in said)
+    turns = tuple(answer_text(text) if role == "assistant" else plain_text(text) for role, text in said)
     return ChatMessage(name, turns if all(turns) else ())
 
 
@@ -161,11 +161,7 @@ def answer_text(text: str) -> str:
         elif kind and not is_end:  # without a type it is the model's own
             kept.append(text[start : tag.start()])
             depth = 1
-    return _plain(THOUGHT.sub("", "".join([*kept, "" if depth else text[start:]])))
-
-
-def _plain(text: str) -> str:
-    return storable(text.replace("\r\n", "\n").replace("\r", "\n")).strip()
+    return plain_text(THOUGHT.sub("", "".join([*kept, "" if depth else text[start:]])))
 
 
 def _text(message: Row) -> str:
@@ -262,7 +258,7 @@ class _StoredAnswers:
         )
         said = turns_before(turns, turn, events)
         is_answer = [(len(said) - place) % 2 == 0 for place in range(len(said))]
-        return [answer_text(text) if is_answer[place] else _plain(text) for place, text in enumerate(said)]
+        return [answer_text(text) if is_answer[place] else plain_text(text) for place, text in enumerate(said)]
 
 
 class _Pulled:
