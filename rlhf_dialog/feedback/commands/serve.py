@@ -93,7 +93,7 @@ def run_serve(options: ServeOptions) -> None:
             owner = terminal_person() if is_private else None  # who calls while nobody has a key
             callers = Callers(people, store, owner, options.visitors, options.users == "known")
             door = Door(bot, store, answering, callers, settings)
-            stack.callback(door.close)
+            stack.callback(door.answers.close)
             api = Guard(door.app, settings, hosts, [check_origin(origin) for origin in options.allow_origin])
 
         host, port = listening.getsockname()[:2]

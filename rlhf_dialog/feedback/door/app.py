@@ -31,7 +31,7 @@ IGNORED_HEADER = "X-Ignored-Parameters"
 
 
 class Door:
-    """The API of a bot; `app` is the ASGI application, for a `Guard`. Close it before `answering` and the store."""
+    """The API of a bot; `app` is the ASGI application, for a `Guard`. Close `answers` before `answering` and the store."""
 
     def __init__(self, bot: Bot, store: Store, answering: Answering, callers: Callers, limits: ApiKeys | None = None):
         self._bot, self._store, self._answering, self._callers = bot, store, answering, callers
@@ -55,10 +55,6 @@ class Door:
                 Exception: _answer_error,  # which raises it again, for the guard's log
             },
         )
-
-    def close(self) -> None:
-        """End all answers, and store what readers have got of them."""
-        self.answers.close()
 
     async def list_models(self, request: Request) -> Response:
         """The bot, and its versions for teachers."""

@@ -84,48 +84,23 @@ class Replay:
         lengths = np.array(lengths + [len(columns["turn"]) for columns in held], dtype=np.int64)
         self.stack.save(folder / REPLAY, held, {"lengths": lengths, "held": numbers})
 
-    def load(self, folder: Path, widths: tuple[int, int] | None = None) -> None:
-        """Restore what `save` wrote, with these numbers of features and actions. Raises UserError when the file is damaged."""
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote. Raises UserError when the file is damaged; a checkpoint's hash has told of wrong numbers."""
         stack, held = EpisodeStack(self.stack.capacity, self.stack.in_memory), dict[int, Columns]()
         with (
             damage_as_user_error(f"{folder / REPLAY}: is damaged: ", faults=(*FAULTS, SafetensorError)),
             safe_open(folder / REPLAY, "np") as opened,
         ):
             lengths, numbers = opened.get_tensor("lengths"), opened.get_tensor("held")
-            if not (
-                lengths.ndim == numbers.ndim == 1 and lengths.dtype == numbers.dtype == np.int64 and (lengths > 0).all()
-            ):
-                raise ValueError("the lengths and numbers of its dialogues are none")
             slices = {name: opened.get_slice(name) for name in set(opened.keys()) - {"lengths", "held"}}
-            if any(column.get_shape()[0] != lengths.sum() for column in slices.values()):
-                raise ValueError(f"its columns do not have the {lengths.sum()} turns of its dialogues")
             stops = lengths.cumsum()
             for number, start, stop in zip(numbers.tolist(), stops - lengths, stops, strict=True):
                 columns = {name: column[int(start) : int(stop)] for name, column in slices.items()}
-                _check_columns(columns, widths)
                 if number == -1:
                     stack.append(columns)
                 else:
                     held[number] = columns
         self.stack, self._held = stack, held
-
-
-COLUMNS = {"observations": "float32", "masks": "bool", "actions": "int64", "logprobs": "float32", "rewards": "float32"}
-
-
-def _check_columns(columns: Columns, widths: tuple[int, int] | None) -> None:
-    """Raises ValueError for columns that are not those of a dialogue with these numbers of features and actions."""
-    for name, kind in COLUMNS.items():
-        x = columns[name]
-        if x.dtype != kind or x.ndim != 1 + (name in ("observations", "masks")):
-            raise ValueError(f"{name} is {x.dtype} {x.shape}, not {kind}")
-    sizes = columns["observations"].shape[1], columns["masks"].shape[1]
-    if sizes != (widths or sizes) or not (columns["actions"] >= 0).all() or not (columns["actions"] < sizes[1]).all():
-        raise ValueError(
-            f"its dialogues have {sizes[0]} features and {sizes[1]} actions, or an action that there is not"
-        )
-    if columns["turn"].shape != columns["actions"].shape:
-        raise ValueError(f"turn is {columns['turn'].dtype} {columns['turn'].shape}")
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -204,7 +179,7 @@ class ReplayLearner:
         counters = network.load_networks(self.learner, Path(folder), ReplayCounters)
         self.num_dialogues, self.num_steps = counters["num_dialogues"], counters["num_steps"]
         self.due = counters["due"]
-        self.replay.load(Path(folder), (self.setting.num_features, self.setting.num_actions))
+        self.replay.load(Path(folder))
 
     def _networks(self, generator: torch.Generator) -> network.NetworkPair:
         """What learns, with weights that the generator draws."""
