@@ -44,7 +44,6 @@ class InitOptions(BotOptions):
 
 
 def run_init(options: InitOptions) -> None:
-    """Make the bot folder."""
     bot = Bot.create(options.run, options.agent, options.system_prompt, options.trust_config)
     logger.info("bot made in %s; talk to it: rlhf-dialog chat --agent %s", bot.folder, quote(str(bot.folder)))
 

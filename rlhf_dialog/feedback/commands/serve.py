@@ -203,5 +203,4 @@ def resolve_host(host: str, port: int) -> tuple[int, Any]:
 
 
 def is_loopback(address: Any) -> bool:
-    """Whether only this machine reaches the address of a socket."""
     return ip_address(str(address[0]).partition("%")[0]).is_loopback

@@ -62,7 +62,6 @@ class Door:
         return JSONResponse({"object": "list", "data": models})
 
     async def show_model(self, request: Request) -> Response:
-        """One of the list."""
         models = await run_in_threadpool(self._models, request)
         found = [model for model in models if model["id"] == request.path_params["model"]]
         if not found:
@@ -70,14 +69,12 @@ class Door:
         return JSONResponse(found[0])
 
     async def complete(self, request: Request) -> Response:
-        """An answer to a dialogue."""
         body = _parse(await request.body())
         running = await run_in_threadpool(self._begin, request, body)
         ignored = names_of(running.request.ignored)
         return AnswerResponse(running, {IGNORED_HEADER: ignored} if ignored else {})
 
     async def rate(self, request: Request) -> Response:
-        """What the caller thinks of an answer is stored."""
         body = _parse(await request.body())
 
         def act() -> dict[str, Any]:
@@ -87,7 +84,6 @@ class Door:
         return JSONResponse(await run_in_threadpool(act))
 
     async def withdraw(self, request: Request) -> Response:
-        """The caller's feedback on an answer is taken back."""
         body = _parse(await request.body() or b"{}")
 
         def act() -> dict[str, Any]:
@@ -97,7 +93,6 @@ class Door:
         return JSONResponse(await run_in_threadpool(act))
 
     async def forget(self, request: Request) -> Response:
-        """All that is stored of the caller is removed."""
         body = _parse(await request.body() or b"{}")
 
         def act() -> dict[str, Any]:

@@ -36,7 +36,6 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error object."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
@@ -97,7 +96,6 @@ class ChatRequest:
 
     @property
     def ignored(self) -> list[str]:
-        """The names of the keys that have no effect."""
         return sorted(key for key, value in (self.keys.model_extra or {}).items() if value not in (None, [], {}))
 
 

@@ -74,7 +74,6 @@ class ReplyMeasures:
 
     @property
     def likelihood(self) -> Array:
-        """The log-probability per token."""
         return self.logprobs / np.maximum(self.length, 1)
 
     @property

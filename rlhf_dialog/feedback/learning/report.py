@@ -19,8 +19,6 @@ NUM_LINES, MIN_CHANGED, NUM_SHOWN = 50, 5, 5
 
 @dataclass(frozen=True)
 class AnswerChange:
-    """What a person said, and the two answers."""
-
     line: str
     before: str
     after: str
@@ -105,7 +103,6 @@ class NightReport:
     seconds: float = 0.0
 
     def lines(self) -> list[str]:
-        """The report as text."""
         texts = [f"{self.bot}: champion {self.champion}, feedback up to event {self.last_event}"]
         if used := self.used:
             texts.append(

@@ -77,8 +77,6 @@ class SignedCookie:
 
 
 class Invitation(BaseModel):
-    """What a page sends of its address."""
-
     model_config = ConfigDict(strict=True)
 
     code: str

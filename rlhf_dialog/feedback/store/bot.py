@@ -116,7 +116,6 @@ class Bot:
 
     @property
     def settings_path(self) -> Path:
-        """The settings of learning."""
         return self.folder / "config.yaml"
 
     def store(self) -> Store:

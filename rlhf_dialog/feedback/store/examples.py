@@ -54,8 +54,6 @@ LATER = ("system", "after_copies")
 
 
 class RatedAnswer(NamedTuple):
-    """An answer that somebody liked or disliked."""
-
     prompt_turns: Prompt  # all that was said before, oldest first
     response: str
     liked: bool
@@ -107,7 +105,6 @@ class Examples:
 
     @property
     def all(self) -> list[Example]:
-        """Answers and pairs, by event."""
         return sorted([*self.answers, *self.pairs], key=lambda one: one.event)
 
     @property
@@ -426,7 +423,6 @@ def liked_examples(examples: Examples) -> list[Example]:
 
 
 def _split(examples: Iterable[Example]) -> tuple[list[RatedAnswer], list[AnswerPair]]:
-    """Answers and pairs, each by event."""
     ordered = sorted(examples, key=lambda one: one.event)
     pairs = [example for example in ordered if isinstance(example, AnswerPair)]
     return [example for example in ordered if isinstance(example, RatedAnswer)], pairs

@@ -43,8 +43,6 @@ COUNTING = """(kind != 'withdrawn' AND NOT EXISTS (
 
 @dataclass(frozen=True)
 class StoredDialogue:
-    """One dialogue."""
-
     id: str  # 32 hexadecimal digits
     started: float  # seconds of the epoch
     person: str  # hash of who began it
@@ -370,13 +368,11 @@ class Store:
             schema.copy(self._connection(), Path(path))
 
     def close(self) -> None:
-        """Close the connections of all threads."""
         for connection in self._open:
             connection.close()
         self._open, self._own = [], threading.local()
 
     def rows(self, statement: str, values: Values = ()) -> list[sqlite3.Row]:
-        """The rows of a SELECT."""
         with explain_errors(self.path):
             return self._connection().execute(statement, values).fetchall()
 
@@ -412,7 +408,6 @@ class Store:
                 self._own.writing = None
 
     def _connection(self) -> sqlite3.Connection:
-        """This thread's connection."""
         if _identity(self._file) != self._identity:
             raise UserError(
                 f"{self.path}: was removed or replaced while this program used it; put it back, and start the program again"

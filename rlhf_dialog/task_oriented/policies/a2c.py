@@ -30,8 +30,6 @@ class A2CArguments(ReplayArguments):
 
 @PolicyFactory.register("a2c")
 class A2C(ReplayLearner):
-    """A policy and a critic."""
-
     arguments = A2CArguments
     args: A2CArguments
 

@@ -74,7 +74,6 @@ class DQN(DoubleQ):
 
     @property
     def epsilon(self) -> float:
-        """The probability of a random action now."""
         return self.args.epsilon * max(0.0, 1 - self.num_dialogues / self.args.epsilon_dialogues)
 
     @torch.inference_mode()

@@ -203,7 +203,6 @@ class Words:
 
 
 def user_words(domain: Domain) -> Words:
-    """What users say."""
     return Words(domain, USER, USER_KEYWORDS, invents=False)
 
 

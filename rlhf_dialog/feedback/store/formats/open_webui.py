@@ -57,7 +57,6 @@ class ChatRating:
 
 
 def is_export(row: Row) -> bool:
-    """Whether the object is one of the export."""
     return {"user_id", "type", "data", "meta", "snapshot"} <= set(row)
 
 

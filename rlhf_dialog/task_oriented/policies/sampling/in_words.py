@@ -14,8 +14,6 @@ from rlhf_dialog.task_oriented.world.words import system_words
 
 
 class FirstChoice(Random):
-    """Chooses the first of what there is."""
-
     def choice(self, seq: Any) -> Any:
         return seq[0]
 
