@@ -18,7 +18,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.door import ratings
 from rlhf_dialog.feedback.door.answers import Answers, RunningAnswer, read_context
 from rlhf_dialog.feedback.door.callers import Caller, Callers
-from rlhf_dialog.feedback.door.guard import CallerLimits
+from rlhf_dialog.feedback.door.guard import CallerLimits, as_response
 from rlhf_dialog.feedback.door.requests import ApiError, ChatRequest, names_of, read_chat_request
 from rlhf_dialog.feedback.sessions.batched_generation import Answering, GeneratedAnswer
 from rlhf_dialog.feedback.store.bot import Bot
@@ -170,7 +170,7 @@ class AnswerResponse(Response):
             async for _ in changes:
                 pass
         if running.error is not None:
-            await _refusal(running.error)(scope, receive, send)
+            await as_response(running.error)(scope, receive, send)
             return
         choices = [
             {
@@ -215,7 +215,7 @@ class AnswerResponse(Response):
             if has_begun:
                 await say(running.error.body, more=False)
             else:
-                await _refusal(running.error)(scope, receive, send)
+                await as_response(running.error)(scope, receive, send)
             return
         for number, answer in enumerate(running.answers):
             await say(self._chunk(number, {}, _finish_reason(answer)))
@@ -266,26 +266,22 @@ def _unknown_model() -> ApiError:
     return ApiError(404, message, code="model_not_found", param="model")
 
 
-def _refusal(error: ApiError) -> Response:
-    return JSONResponse(error.body, error.status, error.headers)
-
-
 async def _answer_refusal(request: Request, error: ApiError) -> Response:
-    return _refusal(error)
+    return as_response(error)
 
 
 async def _answer_failure(request: Request, error: UserError) -> Response:
     logger.warning("a request was not answered: %s", error)
-    return _refusal(ApiError(503, "the bot cannot answer this now; ask again in a minute", "server_error"))
+    return as_response(ApiError(503, "the bot cannot answer this now; ask again in a minute", "server_error"))
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    return _refusal(ApiError(500, "the server could not answer this; its log says where", "server_error"))
+    return as_response(ApiError(500, "the server could not answer this; its log says where", "server_error"))
 
 
 async def _answer_unknown(request: Request, error: HTTPException) -> Response:
     what = "there is no such method here" if error.status_code == 405 else "there is no such address"
-    return _refusal(ApiError(error.status_code, what, headers=dict(error.headers or {})))
+    return as_response(ApiError(error.status_code, what, headers=dict(error.headers or {})))
 
 
 async def _wait_until_gone(receive: Receive) -> None:

@@ -84,7 +84,7 @@ class Guard:
             except ApiError as refusal:
                 if refusal.status == 413:
                     headers["connection"] = "close"  # nothing more of it is read
-                await _response(refusal)(scope, receive, send_with_headers)
+                await as_response(refusal)(scope, receive, send_with_headers)
         except (asyncio.CancelledError, ClientDisconnect):
             return  # the server ends, or the sender has gone
         except Exception:  # of any kind; its text may be a stranger's, or hold a key
@@ -92,7 +92,7 @@ class Guard:
             if has_begun:
                 raise
             failure = ApiError(500, "the server could not answer this; its log says where", "server_error")
-            await _response(failure)(scope, receive, send_with_headers)
+            await as_response(failure)(scope, receive, send_with_headers)
 
     async def _pass(self, request: Request, send: Send) -> None:
         """Raises ApiError for a request that the application must not see."""
@@ -147,7 +147,8 @@ class Guard:
         return Response(status_code=204, headers=headers)
 
 
-def _response(error: ApiError) -> JSONResponse:
+def as_response(error: ApiError) -> Response:
+    """A refusal as clients of OpenAI read it."""
     return JSONResponse(error.body, error.status, error.headers)
 
 

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE, is_sent_to, log_failure, read_body, replay
 from rlhf_dialog.feedback.store.settings import PageKeys
+from rlhf_dialog.json_files import parse_json
 
 # The paths of Gradio that the page uses. The other ones (uploads, files, a proxy, profiles, an API for programs) are closed.
 OPEN_PATHS = re.compile(
@@ -74,12 +75,6 @@ class SignedCookie:
             value.encode("utf-8", "replace"), self.sign(person).encode()
         )
         return person if is_ours else None
-
-
-class Invitation(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    code: str
 
 
 class PageEvent(BaseModel):
@@ -242,8 +237,8 @@ class RequestFilter:
     def _answer_code(self, request: Request, body: bytes) -> Response:
         """The cookie of the person whom a code invites. Raises HTTPException for one that is not known, or was used."""
         try:
-            person = self._trade(Invitation.model_validate_json(body).code)
-        except ValidationError:
+            person = self._trade(parse_json(body, dict[str, str])["code"])
+        except (ValueError, LookupError):
             person = None
         if person is None:
             raise HTTPException(404, "this invitation is not known, or was used before; ask for another one")
