@@ -233,7 +233,7 @@ class _RatedDialogue:
             return "answers to nothing"
         name, owner, heldout, system = self.dialogue
         kind, person = sys.intern(kind), sys.intern(person)
-        shared = {
+        shared: dict[str, Any] = {
             "prompt_turns": prompt,
             "kind": kind,
             "person": person,
@@ -251,8 +251,13 @@ class _RatedDialogue:
         rejected = other or answer
         if chosen.strip() == rejected["text"].strip():
             return "edits that change nothing"
-        sides = {"chosen_ids": chosen_ids, "rejected_ids": _ids(rejected)}
-        return AnswerPair(chosen=chosen, rejected=rejected["text"], **sides, **shared)
+        return AnswerPair(
+            chosen=chosen,
+            rejected=rejected["text"],
+            chosen_ids=chosen_ids,
+            rejected_ids=_ids(rejected),
+            **shared,
+        )
 
 
 def _ids(turn: Row) -> tuple[int, ...] | None:
