@@ -3,7 +3,7 @@
 import logging
 import re
 import sys
-import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -44,7 +44,6 @@ class InitOptions(BotOptions):
 
 
 def run_init(options: InitOptions) -> None:
-    """Make the bot folder."""
     bot = Bot.create(options.run, options.agent, options.system_prompt, options.trust_config)
     logger.info("bot made in %s; talk to it: rlhf-dialog chat --agent %s", bot.folder, quote(str(bot.folder)))
 
@@ -80,30 +79,24 @@ def run_learn(options: LearnOptions) -> None:
 
 @contextmanager
 def night_progress() -> Iterator[Callable[[int, int], None]]:
-    """To be called with the steps done and all steps: a bar on a terminal; else a line every `INTERVAL` seconds."""
+    """To be called with the steps done and all steps: a bar on a terminal; else a line after `INTERVAL` seconds or more."""
     if sys.stdout.isatty():
         with Progress(transient=True) as bar:
             task = bar.add_task("learning", total=None)
             yield lambda done, steps: bar.update(task, completed=done, total=steps)
         return
-    ended, left, shown = threading.Event(), TimeLeft(), "reading the ratings"
+    left, last_told = TimeLeft(), time.monotonic()
 
     def watch(done: int, steps: int) -> None:
-        nonlocal shown
+        nonlocal last_told
         rest = left.text(done / steps)
-        shown = f"step {done} of {steps}{', ' if rest else ''}{rest}" if done < steps else "testing the new version"
+        if done == steps:
+            logger.info("learning: testing the new version")
+        elif time.monotonic() - last_told >= INTERVAL:
+            last_told = time.monotonic()
+            logger.info("learning: step %d of %d%s", done, steps, f", {rest}" if rest else "")
 
-    def tell() -> None:
-        while not ended.wait(INTERVAL):
-            logger.info("learning: %s", shown)
-
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield watch
-    finally:
-        ended.set()
-        thread.join()
+    yield watch
 
 
 class RollbackOptions(BotOptions):

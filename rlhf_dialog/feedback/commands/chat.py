@@ -86,7 +86,6 @@ class Partner:
         return "" if self.store is None else terminal_person()
 
     def begin(self) -> ChatSession:
-        """A new dialogue."""
         return ChatSession(self.store, self.answering, self.person, "terminal")
 
 

@@ -37,7 +37,6 @@ class FeedbackExportOptions(BotOptions):
 
 
 def run_export(options: FeedbackExportOptions) -> None:
-    """Write the file."""
     path = options.file
     if options.without_heldout and options.format == "jsonl":
         raise UserError("--without_heldout: is for --format kto and dpo; leave it out")
@@ -68,7 +67,6 @@ class ImportOptions(BotOptions):
 
 
 def run_import(options: ImportOptions) -> None:
-    """Read the file, and add what is new."""
     bot = Bot(options.run)
     with closing(bot.store()) as store:
         ignored = tuple(name for name in options.ignore.split(",") if name)
@@ -87,7 +85,6 @@ def sender_check(bot: Bot, store: Store) -> IsSender:
 
 
 def log_import(source: str, added: ImportResult) -> None:
-    """What was added, and what was not."""
     message = "%s (%s): %d dialogues and %d events added; %d were there already"
     logger.info(message, source, added.format, added.dialogues, added.events, added.num_known)
     if added.withdrawn:

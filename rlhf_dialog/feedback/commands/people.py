@@ -58,7 +58,6 @@ def run_revoke(options: RevokeOptions) -> None:
 
 
 def run_people(options: BotOptions) -> None:
-    """Print a table."""
     bot = Bot(options.run)
     people = People.load(bot.folder)
     if not (found := people.list()):

@@ -4,7 +4,6 @@ import logging
 import re
 import socket
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,13 +16,10 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands.bot import BotOptions
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.people import People
-from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
-from rlhf_dialog.feedback.store.store import Store
+from rlhf_dialog.feedback.store.settings import read_settings
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
-
-    from rlhf_dialog.feedback.sessions.batched_generation import Answering
 
 logger = logging.getLogger(__name__)
 PORT = 7860
@@ -63,7 +59,64 @@ class ServeOptions(PrecisionOption, BotOptions):
 
 def run_serve(options: ServeOptions) -> None:
     """Serve page and API until Ctrl-C or SIGTERM."""
-    _check_parts(options)
+    logins, family, address = _check(options)
+    with ExitStack() as stack:
+        bot = Bot(options.run)
+        settings = read_settings(bot.settings_path)
+        people = People.load(bot.folder)
+        is_private = is_loopback(address) and not options.allow_host
+        if options.api and not (is_private or options.visitors or people.has_keys()):
+            raise UserError(
+                "--api: is open to other machines by --host or --allow_host; make keys for those who may use it with "
+                "`rlhf-dialog feedback invite NAME`, or answer everybody with --visitors"
+            )
+        listening = stack.enter_context(closing(_listen(options, family, address)))
+        store = stack.enter_context(closing(bot.store()))
+        from rlhf_dialog.feedback.sessions.batched_generation import Answering
+        from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE
+
+        answering = stack.enter_context(
+            Answering(bot, device=options.device, adjust=lambda agent: agent.set_precision(options))
+        )
+        version, _ = answering.introduction()
+        hosts = {*THIS_MACHINE, options.host.strip("[]"), *options.allow_host}  # under which page and API may be opened
+        page = api = None
+        if not options.no_page:
+            from rlhf_dialog.feedback.page.page import FeedbackPage
+
+            page = FeedbackPage(store, answering, logins, settings, None if logins else hosts).app
+        if options.api:
+            from rlhf_dialog.feedback.door.app import Door
+            from rlhf_dialog.feedback.door.callers import Callers
+            from rlhf_dialog.feedback.door.guard import Guard, check_origin
+
+            owner = terminal_person() if is_private else None  # who calls while nobody has a key
+            callers = Callers(people, store, owner, options.visitors, options.users == "known")
+            door = Door(bot, store, answering, callers, settings)
+            stack.callback(door.answers.close)
+            api = Guard(door.app, settings, hosts, [check_origin(origin) for origin in options.allow_origin])
+
+        host, port = listening.getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        what = f"{url}v1" if options.no_page else f"{url}, the API is {url}v1" if options.api else url
+        print(f"{bot.folder}: version {version} answers on {what} (Ctrl-C ends)", flush=True)
+        if not is_loopback(address):
+            logger.warning(
+                "every machine that reaches %s can open it and try passwords and keys; they and all texts travel readable, so "
+                "put a proxy with https before it",
+                url,
+            )
+        app: Any = _beside(page, api) if page and api else page or api
+        http_server(app, SECONDS_TO_END).run(sockets=[listening])
+
+
+def _check(options: ServeOptions) -> tuple[list[tuple[str, str]] | None, int, Any]:
+    """The logins, and the family and the address of the socket. Raises UserError for options that cannot be used together."""
+    if options.no_page and not options.api:
+        raise UserError("--no_page: nothing is left to serve; add --api")
+    for package, part, is_served in (("gradio", "page", not options.no_page), ("uvicorn", "API", options.api)):
+        if is_served and find_spec(package) is None:
+            raise UserError(f'the {part} needs {package}; install it from the checkout: pip install -e ".[chat]"')
     check_device(options.device)
     logins = None if options.auth is None else read_logins(options.auth)
     for name in options.allow_host:
@@ -77,96 +130,27 @@ def run_serve(options: ServeOptions) -> None:
             f"--host {options.host}: opens the page to other machines; give --auth USER:PASSWORD, or --auth FILE, so that only "
             "people who know a password can use it"
         )
-    with ExitStack() as stack:
-        bot = Bot(options.run)
-        settings = read_settings(bot.settings_path)
-        people = People.load(bot.folder)
-        is_private = is_loopback(address) and not options.allow_host
-        if options.api and not (is_private or options.visitors or people.has_keys()):
-            raise UserError(
-                "--api: is open to other machines by --host or --allow_host; make keys for those who may use it with "
-                "`rlhf-dialog feedback invite NAME`, or answer everybody with --visitors"
-            )
-        try:
-            is_v6 = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-            listening = socket.create_server(address, family=family, dualstack_ipv6=is_v6)
-        except OSError as error:
-            raise UserError(
-                f"--host {options.host}, --port {options.port}: {error}; choose another port, or any free one with --port 0"
-            ) from error
-        stack.callback(listening.close)
-        store = stack.enter_context(closing(bot.store()))
-        from rlhf_dialog.feedback.sessions.batched_generation import Answering
-
-        answering = stack.enter_context(
-            Answering(bot, device=options.device, adjust=lambda agent: agent.set_precision(options))
-        )
-        version, _ = answering.introduction()
-        served = _Served(bot, store, answering, settings, options)
-        app = served.page(logins) if not options.no_page else None
-        if options.api:
-            app = served.with_api(app, people, terminal_person() if is_private else None, stack)
-        host, port = listening.getsockname()[:2]
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-        what = f"{url}v1" if options.no_page else f"{url}, the API is {url}v1" if options.api else url
-        print(f"{bot.folder}: version {version} answers on {what} (Ctrl-C ends)", flush=True)
-        if not is_loopback(address):
-            logger.warning(
-                "every machine that reaches %s can open it and try passwords and keys; they and all texts travel readable, so "
-                "put a proxy with https before it",
-                url,
-            )
-        assert app is not None
-        http_server(app, SECONDS_TO_END).run(sockets=[listening])
+    return logins, family, address
 
 
-def _check_parts(options: ServeOptions) -> None:
-    """Raises UserError when nothing is to be served, or a package is missing."""
-    if options.no_page and not options.api:
-        raise UserError("--no_page: nothing is left to serve; add --api")
-    for package, part, is_served in (("gradio", "page", not options.no_page), ("uvicorn", "API", options.api)):
-        if is_served and find_spec(package) is None:
-            raise UserError(f'the {part} needs {package}; install it from the checkout: pip install -e ".[chat]"')
+def _listen(options: ServeOptions, family: int, address: Any) -> socket.socket:
+    try:
+        is_v6 = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=family, dualstack_ipv6=is_v6)
+    except OSError as error:
+        raise UserError(
+            f"--host {options.host}, --port {options.port}: {error}; choose another port, or any free one with --port 0"
+        ) from error
 
 
-@dataclass(frozen=True)
-class _Served:
-    """What a bot is served with."""
+def _beside(page: "ASGIApp", api: "ASGIApp") -> "ASGIApp":
+    """Requests below /v1/ go to the API, all others to the page."""
 
-    bot: Bot
-    store: Store
-    answering: "Answering"
-    settings: BotSettings
-    options: ServeOptions
+    async def choose(scope: Any, receive: Any, send: Any) -> None:
+        is_for_api = scope["type"] == "http" and scope["path"].startswith("/v1/")
+        await (api if is_for_api else page)(scope, receive, send)
 
-    def hosts(self) -> set[str]:
-        """The names under which page and API may be opened."""
-        from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE
-
-        return {*THIS_MACHINE, self.options.host.strip("[]"), *self.options.allow_host}
-
-    def page(self, logins: list[tuple[str, str]] | None) -> "ASGIApp":
-        from rlhf_dialog.feedback.page.page import FeedbackPage
-
-        return FeedbackPage(self.store, self.answering, logins, self.settings, None if logins else self.hosts()).app
-
-    def with_api(self, page: "ASGIApp | None", people: People, owner: str | None, stack: ExitStack) -> "ASGIApp":
-        """The API, and, where there is one, the page beside it; `owner` is the random id of who calls while nobody has a key."""
-        from rlhf_dialog.feedback.door.app import Door
-        from rlhf_dialog.feedback.door.callers import Callers
-        from rlhf_dialog.feedback.door.guard import Guard, check_origin
-
-        callers = Callers(people, self.store, owner, self.options.visitors, self.options.users == "known")
-        door = Door(self.bot, self.store, self.answering, callers, self.settings)
-        stack.callback(door.close)
-        origins = [check_origin(origin) for origin in self.options.allow_origin]
-        api = Guard(door.app, self.settings, self.hosts(), origins)
-
-        async def choose(scope: Any, receive: Any, send: Any) -> None:
-            is_api = scope["type"] == "http" and scope["path"].startswith("/v1/")
-            await (api if page is None or is_api else page)(scope, receive, send)
-
-        return choose
+    return choose
 
 
 def http_server(app: "ASGIApp", seconds_to_end: int) -> Any:
@@ -219,5 +203,4 @@ def resolve_host(host: str, port: int) -> tuple[int, Any]:
 
 
 def is_loopback(address: Any) -> bool:
-    """Whether only this machine reaches the address of a socket."""
     return ip_address(str(address[0]).partition("%")[0]).is_loopback

@@ -13,7 +13,7 @@ from itertools import count
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.door.callers import Caller
 from rlhf_dialog.feedback.door.dialogues import History, Place, find_place
-from rlhf_dialog.feedback.door.requests import ApiError, ChatRequest, plain_text
+from rlhf_dialog.feedback.door.requests import ApiError, ChatRequest
 from rlhf_dialog.feedback.sessions.batched_generation import (
     Answering,
     AnsweringClosed,
@@ -22,7 +22,7 @@ from rlhf_dialog.feedback.sessions.batched_generation import (
     ReplyOptions,
 )
 from rlhf_dialog.feedback.sessions.http_requests import log_failure
-from rlhf_dialog.feedback.store.store import Store, StoredTurn, TurnOrigin, is_heldout
+from rlhf_dialog.feedback.store.store import Store, StoredTurn, TurnOrigin, is_heldout, plain_text
 
 logger = logging.getLogger(__name__)
 SOURCE = "api"
@@ -73,7 +73,7 @@ class RunningAnswer:
         self.request, self.context = request, context
         self.id, self.created = secrets.token_hex(16), time.time()
         self.version: str | None = None  # what answers, once that is known
-        self.answers = self.sent = (GeneratedAnswer(),) * request.n
+        self.answers = self.sent = (GeneratedAnswer(),) * request.num_choices
         self.error: ApiError | None = None
         self.ended = threading.Event()
         self.is_left = False  # nobody waits for it any more
@@ -108,7 +108,7 @@ class RunningAnswer:
         finally:
             with self._changing:
                 del self._readers[number]
-            if self.request.stream or self.context.key is None:
+            if self.request.keys.stream or self.context.key is None:
                 self._stop_if_alone()
             else:  # the client has seen nothing, and comes back if it only lost its connection
                 loop.call_later(RETRY_WAIT, self._stop_if_alone)
@@ -211,9 +211,9 @@ class Answers:
             return None
         body, answer = stored
         _check_same(request, body)
-        ids = [_choice_id(answer, number) for number in range(request.n)]
+        ids = [_choice_id(answer, number) for number in range(request.num_choices)]
         turns = [turn for turn in map(self._store.find_answer, ids) if turn is not None]
-        if len(turns) < request.n or (not context.is_named and time.time() - turns[0].created > RETRY_AGE):
+        if len(turns) < request.num_choices or (not context.is_named and time.time() - turns[0].created > RETRY_AGE):
             return None
         return RunningAnswer.of_stored(request, context, turns, answer)
 
@@ -276,8 +276,10 @@ class Answers:
     def _generate(self, running: RunningAnswer, turns: Sequence[str], version: str) -> tuple[GeneratedAnswer, ...]:
         """The answers, as they are when all have ended or all readers have left."""
         request = running.request
-        options = ReplyOptions(request.temperature, request.top_p, request.max_tokens, request.stop, request.system)
-        seeds = [None if request.seed is None else (request.seed + number) % SEEDS for number in range(request.n)]
+        keys, choices = request.keys, range(request.num_choices)
+        longest = keys.max_tokens if keys.max_completion_tokens is None else keys.max_completion_tokens
+        options = ReplyOptions(keys.temperature, keys.top_p, longest, request.stops, request.system)
+        seeds = [None if keys.seed is None else (keys.seed + number) % SEEDS for number in choices]
         with ExitStack() as open_streams:
             streams = []
             for seed in seeds:
@@ -293,7 +295,7 @@ class Answers:
                     if not running.is_left:
                         raise
                 running.show(answers)
-        if not all(answer.ended for answer in answers) and request.stream:
+        if not all(answer.ended for answer in answers) and request.keys.stream:
             return running.sent
         return answers
 

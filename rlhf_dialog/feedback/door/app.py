@@ -18,7 +18,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.door import ratings
 from rlhf_dialog.feedback.door.answers import Answers, RunningAnswer, read_context
 from rlhf_dialog.feedback.door.callers import Caller, Callers
-from rlhf_dialog.feedback.door.guard import CallerLimits
+from rlhf_dialog.feedback.door.guard import CallerLimits, as_response
 from rlhf_dialog.feedback.door.requests import ApiError, ChatRequest, names_of, read_chat_request
 from rlhf_dialog.feedback.sessions.batched_generation import Answering, GeneratedAnswer
 from rlhf_dialog.feedback.store.bot import Bot
@@ -28,11 +28,10 @@ from rlhf_dialog.json_files import parse_json
 
 logger = logging.getLogger(__name__)
 IGNORED_HEADER = "X-Ignored-Parameters"
-MAX_LOGGED = 100  # combinations of ignored keys
 
 
 class Door:
-    """The API of a bot; `app` is the ASGI application, for a `Guard`. Close it before `answering` and the store."""
+    """The API of a bot; `app` is the ASGI application, for a `Guard`. Close `answers` before `answering` and the store."""
 
     def __init__(self, bot: Bot, store: Store, answering: Answering, callers: Callers, limits: ApiKeys | None = None):
         self._bot, self._store, self._answering, self._callers = bot, store, answering, callers
@@ -40,7 +39,6 @@ class Door:
         self._limits = CallerLimits(self._keys)
         self.name = bot.folder.resolve().name
         self.answers = Answers(store, answering)
-        self._logged: set[str] = set()  # ignored keys
         self.app = Starlette(
             routes=[
                 Route("/v1/models", self.list_models),
@@ -58,17 +56,12 @@ class Door:
             },
         )
 
-    def close(self) -> None:
-        """End all answers, and store what readers have got of them."""
-        self.answers.close()
-
     async def list_models(self, request: Request) -> Response:
         """The bot, and its versions for teachers."""
         models = await run_in_threadpool(self._models, request)
         return JSONResponse({"object": "list", "data": models})
 
     async def show_model(self, request: Request) -> Response:
-        """One of the list."""
         models = await run_in_threadpool(self._models, request)
         found = [model for model in models if model["id"] == request.path_params["model"]]
         if not found:
@@ -76,14 +69,12 @@ class Door:
         return JSONResponse(found[0])
 
     async def complete(self, request: Request) -> Response:
-        """An answer to a dialogue."""
         body = _parse(await request.body())
         running = await run_in_threadpool(self._begin, request, body)
         ignored = names_of(running.request.ignored)
         return AnswerResponse(running, {IGNORED_HEADER: ignored} if ignored else {})
 
     async def rate(self, request: Request) -> Response:
-        """What the caller thinks of an answer is stored."""
         body = _parse(await request.body())
 
         def act() -> dict[str, Any]:
@@ -93,7 +84,6 @@ class Door:
         return JSONResponse(await run_in_threadpool(act))
 
     async def withdraw(self, request: Request) -> Response:
-        """The caller's feedback on an answer is taken back."""
         body = _parse(await request.body() or b"{}")
 
         def act() -> dict[str, Any]:
@@ -103,12 +93,11 @@ class Door:
         return JSONResponse(await run_in_threadpool(act))
 
     async def forget(self, request: Request) -> Response:
-        """All that is stored of the caller is removed."""
         body = _parse(await request.body() or b"{}")
 
         def act() -> dict[str, Any]:
             caller = self._count(request, "ratings", body)
-            return ratings.forget(self._bot, self._store, caller, body, self._limits.when_idle)
+            return ratings.forget(self._bot, self._store, caller, body)
 
         return JSONResponse(await run_in_threadpool(act))
 
@@ -123,7 +112,6 @@ class Door:
         caller = self._count(request, "messages", body)
         asked = read_chat_request(body)
         version = self._version_of(asked, caller)
-        self._log_ignored(asked)
         context = read_context(request.headers, caller, asked, self._store)
         slot = self._limits.answering(caller, _address(request))
         return self.answers.begin(caller, asked, context, version, slot)
@@ -137,9 +125,9 @@ class Door:
 
     def _version_of(self, asked: ChatRequest, caller: Caller) -> str | None:
         """The version that a model's name asks for; None: that of the dialogue. Raises ApiError, 404."""
-        if asked.model == self.name:
+        if asked.keys.model == self.name:
             return None
-        name, _, version = asked.model.rpartition("@")
+        name, _, version = asked.keys.model.rpartition("@")
         if name != self.name or caller.role != "teacher" or version not in self._bot.usable_versions():
             raise _unknown_model()
         return version
@@ -155,12 +143,6 @@ class Door:
             for name, path in paths.items()
         ]
 
-    def _log_ignored(self, asked: ChatRequest) -> None:
-        names = names_of(asked.ignored)
-        if names and names not in self._logged and len(self._logged) < MAX_LOGGED:
-            self._logged.add(names)
-            logger.info("requests with %s are answered without: they have no effect", names)
-
 
 class AnswerResponse(Response):
     """Sends an answer, as it grows where the request says so. A reader that leaves lets go of it."""
@@ -170,7 +152,7 @@ class AnswerResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = (
-            self._stream(scope, receive, send) if self.running.request.stream else self._send(scope, receive, send)
+            self._stream(scope, receive, send) if self.running.request.keys.stream else self._send(scope, receive, send)
         )
         work, gone = asyncio.ensure_future(sending), asyncio.ensure_future(_wait_until_gone(receive))
         try:
@@ -188,7 +170,7 @@ class AnswerResponse(Response):
             async for _ in changes:
                 pass
         if running.error is not None:
-            await _refusal(running.error)(scope, receive, send)
+            await as_response(running.error)(scope, receive, send)
             return
         choices = [
             {
@@ -204,7 +186,7 @@ class AnswerResponse(Response):
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         running, has_begun = self.running, False
-        shown = [""] * running.request.n
+        shown = [""] * running.request.num_choices
 
         async def say(found: Any, more: bool = True) -> None:
             text = found if isinstance(found, str) else json.dumps(found, allow_nan=False)
@@ -233,17 +215,17 @@ class AnswerResponse(Response):
             if has_begun:
                 await say(running.error.body, more=False)
             else:
-                await _refusal(running.error)(scope, receive, send)
+                await as_response(running.error)(scope, receive, send)
             return
         for number, answer in enumerate(running.answers):
             await say(self._chunk(number, {}, _finish_reason(answer)))
-        if running.request.include_usage:
+        if running.request.includes_usage:
             await say(self._object("chat.completion.chunk", []) | {"usage": _usage(running.answers)})
         await say("[DONE]", more=False)
 
     def _chunk(self, number: int, delta: dict[str, str], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        usage = {"usage": None} if self.running.request.include_usage else {}
+        usage = {"usage": None} if self.running.request.includes_usage else {}
         return self._object("chat.completion.chunk", [choice]) | usage
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -252,7 +234,7 @@ class AnswerResponse(Response):
             "id": f"chatcmpl-{running.id}",
             "object": kind,
             "created": int(running.created),
-            "model": running.request.model,
+            "model": running.request.keys.model,
             "system_fingerprint": running.version,
             "choices": choices,
         }
@@ -284,26 +266,22 @@ def _unknown_model() -> ApiError:
     return ApiError(404, message, code="model_not_found", param="model")
 
 
-def _refusal(error: ApiError) -> Response:
-    return JSONResponse(error.body, error.status, error.headers)
-
-
 async def _answer_refusal(request: Request, error: ApiError) -> Response:
-    return _refusal(error)
+    return as_response(error)
 
 
 async def _answer_failure(request: Request, error: UserError) -> Response:
     logger.warning("a request was not answered: %s", error)
-    return _refusal(ApiError(503, "the bot cannot answer this now; ask again in a minute", "server_error"))
+    return as_response(ApiError(503, "the bot cannot answer this now; ask again in a minute", "server_error"))
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    return _refusal(ApiError(500, "the server could not answer this; its log says where", "server_error"))
+    return as_response(ApiError(500, "the server could not answer this; its log says where", "server_error"))
 
 
 async def _answer_unknown(request: Request, error: HTTPException) -> Response:
     what = "there is no such method here" if error.status_code == 405 else "there is no such address"
-    return _refusal(ApiError(error.status_code, what, headers=dict(error.headers or {})))
+    return as_response(ApiError(error.status_code, what, headers=dict(error.headers or {})))
 
 
 async def _wait_until_gone(receive: Receive) -> None:

@@ -84,7 +84,7 @@ class Guard:
             except ApiError as refusal:
                 if refusal.status == 413:
                     headers["connection"] = "close"  # nothing more of it is read
-                await _response(refusal)(scope, receive, send_with_headers)
+                await as_response(refusal)(scope, receive, send_with_headers)
         except (asyncio.CancelledError, ClientDisconnect):
             return  # the server ends, or the sender has gone
         except Exception:  # of any kind; its text may be a stranger's, or hold a key
@@ -92,7 +92,7 @@ class Guard:
             if has_begun:
                 raise
             failure = ApiError(500, "the server could not answer this; its log says where", "server_error")
-            await _response(failure)(scope, receive, send_with_headers)
+            await as_response(failure)(scope, receive, send_with_headers)
 
     async def _pass(self, request: Request, send: Send) -> None:
         """Raises ApiError for a request that the application must not see."""
@@ -147,7 +147,8 @@ class Guard:
         return Response(status_code=204, headers=headers)
 
 
-def _response(error: ApiError) -> JSONResponse:
+def as_response(error: ApiError) -> Response:
+    """A refusal as clients of OpenAI read it."""
     return JSONResponse(error.body, error.status, error.headers)
 
 
@@ -165,7 +166,6 @@ class CallerLimits:
     def __init__(self, limits: ApiKeys, clock: Callable[[], float] = time.monotonic):
         self._limits, self._rates = limits, Rates(limits, clock, "api")
         self._answers: Counter[str] = Counter()
-        self._waiting: list[Callable[[], object]] = []
         self._lock = threading.Lock()
 
     def count(self, kind: str, caller: Caller, address: str = "") -> None:
@@ -194,27 +194,7 @@ class CallerLimits:
             with self._lock:
                 self._answers[name] -= 1
                 self._answers = +self._answers
-                due = [] if self._answers else self._waiting
-                self._waiting = self._waiting if self._answers else []
-            if due:
-                threading.Thread(target=_run_all, args=(due,), name="after answers").start()
-
-    def when_idle(self, act: Callable[[], object]) -> None:
-        """Do it now, or in a thread of its own once no answer is held."""
-        with self._lock:
-            if self._answers:
-                self._waiting.append(act)
-                return
-        act()
 
 
 def _name(caller: Caller, address: str) -> str:
     return f"{caller.person} {caller.user or (address if caller.role == 'visitor' else '')}"
-
-
-def _run_all(acts: list[Callable[[], object]]) -> None:
-    for act in acts:
-        try:
-            act()
-        except Exception:  # the next one is of another person
-            log_failure()

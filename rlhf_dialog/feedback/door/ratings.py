@@ -1,36 +1,36 @@
 """What people think of an answer, sent to the API: stored, taken back; and a person who is forgotten."""
 
-import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from rlhf_dialog.errors import UserError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from rlhf_dialog.feedback.door.callers import UNKNOWN, Caller
-from rlhf_dialog.feedback.door.requests import ApiError, plain_text
+from rlhf_dialog.feedback.door.requests import ApiError, as_refusal
 from rlhf_dialog.feedback.sessions.chat_session import SCORES
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import JUDGEMENTS
-from rlhf_dialog.feedback.store.store import ANSWER_ID, CHANGES, Event, Rating, Store, StoredTurn
+from rlhf_dialog.feedback.store.store import ANSWER_ID, CHANGES, Event, Rating, Store, StoredTurn, plain_text
 
-logger = logging.getLogger(__name__)
 PREFIX = "chatcmpl-"
 THUMBS = {"up": 1, "down": -1}
-CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(("id", "preferred"), (lambda found: isinstance(found, str), "the id of an answer")),
-    **dict.fromkeys(("reason", "correction"), (lambda found: isinstance(found, str), "a text")),
-    "thumb": (lambda found: isinstance(found, str) and found in THUMBS, '"up" or "down"'),
-    "score": (lambda found: type(found) is int and found in SCORES, "1, 2, 3, 4 or 5"),
-}
-KEYS = ("id", "thumb", "score", "reason", "correction", "preferred", "user")
-SAYS = KEYS[1:-1]
-# Keys that one request does not have together, and what to do.
-APART = {
-    ("thumb", "score"): "both say how good the answer is; send one of them",
-    ("thumb", "preferred"): "it is not said which of the two answers the thumb is for; send two requests",
-    ("score", "preferred"): "it is not said which of the two answers the score is for; send two requests",
-    ("correction", "preferred"): "a better answer than both, or the better one of the two? Send one of them",
-}
+SAYS = ("thumb", "score", "correction", "preferred")
+APART = (("thumb", "score", "preferred"), ("correction", "preferred"))  # of each, one request has one at most
+
+
+class RatingKeys(BaseModel):
+    """What a request says of an answer; null is as if a key was not there."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    id: str
+    thumb: Literal["up", "down"] | None = None
+    score: Annotated[int, Field(ge=SCORES[0], le=SCORES[-1])] | None = None
+    reason: str | None = None
+    correction: str | None = None
+    preferred: str | None = None
+    user: Any = None
 
 
 def rate(store: Store, caller: Caller, body: Any, most_chars: int, spoken: Callable[[str], str]) -> dict[str, Any]:
@@ -40,28 +40,28 @@ def rate(store: Store, caller: Caller, body: Any, most_chars: int, spoken: Calla
     ApiError: 400 with what to do; 404, the same one, for any answer that this caller may not rate.
     """
     asked = _read(body, most_chars)
-    better = spoken(asked["correction"]) if "correction" in asked else ""
+    better = None if asked.correction is None else spoken(asked.correction)
     with store.writing():
-        turn = _find(store, caller, asked["id"])
+        turn = _find(store, caller, asked.id)
         own = _own_feedback(store, caller, turn)
         edits = {event.turn: event.text for event in own if event.kind == "edit"}
         wanted = []
-        if "thumb" in asked:
-            wanted.append(Rating("thumb", turn.id, THUMBS[asked["thumb"]], asked.get("reason") or None))
-        if "score" in asked:
-            wanted.append(Rating("score", turn.id, asked["score"]))
-        if "correction" in asked:
+        if asked.thumb is not None:
+            wanted.append(Rating("thumb", turn.id, THUMBS[asked.thumb], asked.reason or None))
+        if asked.score is not None:
+            wanted.append(Rating("score", turn.id, asked.score))
+        if better is not None:
             if better in ("", turn.text):
                 raise _wrong("correction", "is empty, or the answer itself; write what the answer should be")
             wanted.append(Rating("edit", turn.id, text=better))
-        if "preferred" in asked:
-            wanted.append(_prefer(_find(store, caller, asked["preferred"]), turn, edits))
+        if asked.preferred is not None:
+            wanted.append(_prefer(_find(store, caller, asked.preferred), turn, edits))
         new = [rating for rating in wanted if not _stands(store, rating, own)]
-        if turn.id in edits and "correction" not in asked and any(rating.kind in JUDGEMENTS for rating in new):
+        if turn.id in edits and better is None and any(rating.kind in JUDGEMENTS for rating in new):
             raise _wrong("id", "you have corrected this answer, so it is known what you think of it; DELETE that first")
         for rating in new:
             store.add_feedback(turn.dialogue, caller.person, rating)
-    return {"object": "feedback", "id": asked["id"], "added": len(new)}
+    return {"object": "feedback", "id": asked.id, "added": len(new)}
 
 
 def withdraw(store: Store, caller: Caller, name: str) -> dict[str, Any]:
@@ -75,12 +75,10 @@ def withdraw(store: Store, caller: Caller, name: str) -> dict[str, Any]:
     return {"object": "feedback.deleted", "id": name, "deleted": True, "withdrawn": len(about)}
 
 
-def forget(
-    bot: Bot, store: Store, caller: Caller, body: Any, when_idle: Callable[[Callable[[], object]], None]
-) -> dict[str, Any]:
+def forget(bot: Bot, store: Store, caller: Caller, body: Any) -> dict[str, Any]:
     """Remove all that is stored of the caller, or of the user that a gateway names, and return the reply.
 
-    The rows are gone at once, their bytes in the file `when_idle`. Raises ApiError: 400, 401.
+    Raises ApiError: 400, 401; and UserError as `Bot.forget`.
     """
     if caller.role in ("owner", "visitor"):
         raise ApiError(401, "only a key says who you are; send yours, or ask the bot's owner to forget you")
@@ -88,45 +86,31 @@ def forget(
         raise _wrong("confirm", 'this removes all that is stored of you; send {"confirm": "forget"} if you want that')
     if caller.person == UNKNOWN and caller.user is None:  # it would be everybody whom no gateway has named
         raise _wrong("user", "say which user is to be forgotten, by X-OpenWebUI-User-Id or user")
-    done = bot.forget(store.hash_person(caller.person), caller.user, erase=False)
-    when_idle(lambda: _erase(store))
+    done = bot.forget(store.hash_person(caller.person), caller.user)
     return {"object": "person.deleted", "deleted": True, "rows": done["rows"]}
 
 
-def _erase(store: Store) -> None:
-    try:
-        store.erase()
-    except UserError as error:
-        logger.warning("somebody was forgotten by the API: %s", error)
-
-
-def _read(body: Any, most_chars: int) -> dict[str, Any]:
-    """What a request says, checked, with plain texts; null is as if it was not there. Raises ApiError."""
-    if not isinstance(body, Mapping):
-        raise _wrong("the body", f"is not an object; send one with id and one of {', '.join(SAYS)}")
-    asked = {key: value for key, value in body.items() if value is not None}
-    if "rating" in asked:  # 1 is a thumb up in Open WebUI, and would be the worst score
+def _read(body: Any, most_chars: int) -> RatingKeys:
+    """What a request says, checked, with plain texts. Raises ApiError."""
+    if isinstance(body, Mapping) and "rating" in body:  # 1 is a thumb up in Open WebUI, and would be the worst score
         raise _wrong("rating", 'is not read, because it can mean both: send thumb ("up" or "down") or score (1 to 5)')
-    if unknown := sorted(asked.keys() - set(KEYS)):
-        raise _wrong(ascii(unknown[0])[:40], f"is not a part of feedback; it has {', '.join(KEYS)}")
-    if "id" not in asked:
-        raise _wrong("id", "is missing; send the id of the answer, chatcmpl-...")
-    for key, (is_right, wanted) in CHECKS.items():
-        if key in asked and not is_right(asked[key]):
-            raise _wrong(key, f"wanted {wanted}")
-    for pair, what in APART.items():
-        if asked.keys() >= set(pair):
-            raise _wrong(" and ".join(pair), what)
-    if "reason" in asked and "thumb" not in asked:
+    try:
+        asked = RatingKeys.model_validate(body)
+    except ValidationError as error:
+        raise as_refusal(error) from None
+    said = asked.model_dump(exclude_none=True)
+    for keys in APART:
+        if len(together := [key for key in keys if key in said]) > 1:
+            raise _wrong(" and ".join(together), "send one of them, or two requests")
+    if "reason" in said and "thumb" not in said:
         raise _wrong("reason", "belongs to a thumb; send both together")
-    if not asked.keys() & set(SAYS):
+    if not said.keys() & set(SAYS):
         raise _wrong("the body", f"says nothing of the answer; send one of {', '.join(SAYS)}")
-    for key in ("reason", "correction"):
-        if key in asked:
-            asked[key] = plain_text(asked[key])
-            if len(asked[key]) > most_chars:
-                raise _wrong(key, f"has {len(asked[key]):,} characters; send at most {most_chars:,} (api_rating_chars)")
-    return asked
+    texts = {key: plain_text(said[key]) for key in ("reason", "correction") if key in said}
+    for key, text in texts.items():
+        if len(text) > most_chars:
+            raise _wrong(key, f"has {len(text):,} characters; send at most {most_chars:,} (api_rating_chars)")
+    return asked.model_copy(update=texts)
 
 
 def _find(store: Store, caller: Caller, name: str) -> StoredTurn:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -32,27 +31,18 @@ BATCH_SIZE = 64
 ROOM = 0.05  # below a limit, or above it: tomorrow's held-out prompts are others
 MOST_LINES, LEAST_LINES = 1000, 50  # of `guard_prompts: auto`; at a checkpoint as few as the least
 MOST_LIKED = 100  # held-out liked replies that a night looks at while it trains
-GROUPS = 20  # of replies, which the jackknife leaves out one after the other
 LEAST_ENTROPY = 0.05  # nats per token: a first version that is surer counts as if it had this much
-POWER = NormalDist().inv_cdf(0.8)  # standard errors beyond a limit that are seen in four nights of five
-IN_ERRORS = ", standard errors"
 _SENTENCE_END = re.compile(r"[.!?…。！？؟।][\"'”’»)\]*]*$")
 
 
 @dataclass(frozen=True)
 class GuardLimit:
-    """One measure, and its limit: `at_most`, else at least.
-
-    `visible`, in `unit`: the true value, or the true change where the limit is in standard errors, that fails in four nights of
-    five. NaN where the noise is not known.
-    """
+    """One measure, and its limit: `at_most`, else at least."""
 
     name: str
     value: float
     limit: float
     at_most: bool
-    visible: float = math.nan
-    unit: str = ""
 
     @property
     def passed(self) -> bool:
@@ -69,16 +59,8 @@ class GuardLimit:
         bound = f"{'at most' if self.at_most else 'at least'} {self.limit:g}"
         return f"{self.name} {self.value:.3g} ({bound}{'' if self.passed else ': FAILED'})"
 
-    @property
-    def power(self) -> str:
-        """What it sees in four nights of five, as text."""
-        return f"{self.name.removesuffix(IN_ERRORS)} {self.visible:.2g}{self.unit}"
-
     def as_json(self) -> dict[str, Any]:
-        numbers = {
-            key: x if math.isfinite(x) else None for key, x in (("value", self.value), ("visible", self.visible))
-        }
-        return asdict(self) | numbers | {"passed": self.passed}
+        return asdict(self) | {"value": self.value if math.isfinite(self.value) else None, "passed": self.passed}
 
 
 @dataclass(frozen=True)
@@ -92,7 +74,6 @@ class ReplyMeasures:
 
     @property
     def likelihood(self) -> Array:
-        """The log-probability per token."""
         return self.logprobs / np.maximum(self.length, 1)
 
     @property
@@ -122,29 +103,22 @@ class GuardMeasurement:
 
     def measure(self) -> list[GuardLimit]:
         """The guards of the learner's policy as it is now."""
-        learner, settings = self.learner, self.settings
-        replies = self._replies(learner.policy)
-        ours, theirs, liked = self._measures(replies), self._first_measures, self._liked_measures
-        limit = settings.max_worsening
+        replies = self._replies(self.learner.policy)
+        measured = (self._measures(replies), self._first_measures, self._liked_measures)
+        errors = {
+            "loss of likelihood": worsening(*(-one.likelihood for one in measured)),
+            "rise of unfinished sentences": worsening(*(one.is_unfinished for one in measured)),
+            "change of the length": worsening(*(one.length for one in measured), both_ways=True),
+            "rise of repetition": worsening(*(one.repetition for one in measured)),
+        }
+        own, first = (distinct_n([one.text for one in some], 2) for some in (replies, self._first_replies))
+        distinct, least = own / first if first else 1.0, self.settings.min_distinct_2
         return [
-            self._kl_guard(replies),
-            distinct_guard(replies, self._first_replies, settings.min_distinct_2),
-            worsening(
-                "loss of likelihood", limit, -ours.likelihood, -theirs.likelihood, -liked.likelihood, " nats per token"
-            ),
-            worsening(
-                "rise of unfinished sentences",
-                limit,
-                ours.is_unfinished,
-                theirs.is_unfinished,
-                liked.is_unfinished,
-                " of the replies",
-            ),
-            worsening(
-                "change of the length", limit, ours.length, theirs.length, liked.length, " tokens", both_ways=True
-            ),
-            worsening(
-                "rise of repetition", limit, ours.repetition, theirs.repetition, liked.repetition, " of the tokens"
+            GuardLimit("relative KL", self._relative_kl(replies), self.settings.max_relative_kl, at_most=True),
+            GuardLimit("distinct-2, of the first version's", distinct, least, at_most=False),
+            *(
+                GuardLimit(f"{name}, standard errors", value, self.settings.max_worsening, at_most=True)
+                for name, value in errors.items()
             ),
         ]
 
@@ -156,22 +130,18 @@ class GuardMeasurement:
         is_same = self.chat_sampling == self.learner.agent.sampling
         return replies if is_same else sample_replies(self.learner, policy, self.prompts)
 
-    def _kl_guard(self, replies: list[Reply]) -> GuardLimit:
+    def _relative_kl(self, replies: list[Reply]) -> float:
         """The mean log-ratio per token of the policy's own samples, an estimate of the KL divergence, in units of the entropy.
 
-        A policy that says what people like is as far away as that is: only what goes beyond it counts.
+        A policy that says what people like is as far away as that is: only what goes beyond it counts. NaN without a token.
         """
-        drawn, limit = self._samples(self.learner.policy, replies), self.settings.max_relative_kl
+        drawn = self._samples(self.learner.policy, replies)
         measures = self._measures(drawn)
-        log_ratios, length = self._logprobs(self.learner.policy, self._rows(drawn)) - measures.logprobs, measures.length
-        value = visible = math.nan
-        if length.any():
-            unit = max(self._entropy, LEAST_ENTROPY)
-            divergence = float(log_ratios.sum() / length.sum())
-            value = (divergence - min(self._liked_divergence, max(0.0, divergence))) / unit
-            errors = log_ratios - divergence * length
-            visible = limit + POWER * math.sqrt((errors**2).sum()) / float(length.sum()) / unit
-        return GuardLimit("relative KL", value, limit, True, visible)
+        if not measures.length.any():
+            return math.nan
+        log_ratios = self._logprobs(self.learner.policy, self._rows(drawn)) - measures.logprobs
+        divergence = float(log_ratios.sum() / measures.length.sum())
+        return (divergence - min(self._liked_divergence, max(0.0, divergence))) / max(self._entropy, LEAST_ENTROPY)
 
     @cached_property
     def _first_replies(self) -> list[Reply]:
@@ -242,22 +212,7 @@ class GuardMeasurement:
         return logprobs
 
 
-def distinct_guard(ours: Sequence[Reply], first: Sequence[Reply], limit: float) -> GuardLimit:
-    """Distinct-2 of our replies as a multiple of the first version's, with the error of a jackknife that leaves out groups."""
-
-    def ratio(chosen: Sequence[int]) -> float:
-        own, other = (distinct_n([some[i].text for i in chosen], 2) for some in (ours, first))
-        return own / other if other else 1.0
-
-    everything, groups = range(len(ours)), min(GROUPS, len(ours))
-    without = np.asarray([ratio([i for i in everything if i % groups != group]) for group in range(groups)])
-    error = math.sqrt((groups - 1) * without.var()) if groups > 1 else math.nan
-    return GuardLimit("distinct-2, of the first version's", ratio(everything), limit, False, limit - POWER * error)
-
-
-def worsening(
-    name: str, limit: float, ours: Array, first: Array, liked: Array, unit: str = "", both_ways: bool = False
-) -> GuardLimit:
+def worsening(ours: Array, first: Array, liked: Array, both_ways: bool = False) -> float:
     """How far the mean has risen (with `both_ways`: or fallen) from `first` (N,) to `ours` (N,), in its standard errors.
 
     Where the mean of `liked` (M,) is on that side of the first version's, only what goes beyond it counts, and its own error
@@ -265,16 +220,12 @@ def worsening(
     """
     change, wanted = ours - first, liked.mean() - first.mean() if len(liked) and len(first) else 0.0
     if len(change) < 2:
-        return GuardLimit(name + IN_ERRORS, 0.0, limit, True)
+        return 0.0
     sign = max((1, -1) if both_ways else (1,), key=lambda sign: sign * change.mean() - max(0.0, sign * wanted))
     excess, error = sign * change.mean() - max(0.0, sign * wanted), change.std(ddof=1) / math.sqrt(len(change))
     if sign * wanted > 0 and len(liked) > 1:
         error = math.hypot(error, liked.std(ddof=1) / math.sqrt(len(liked)))
-    visible = (limit + POWER) * error
-    if np.isin([ours, first], (0.0, 1.0)).all():  # shares of N, whose roots have deviations of half of 1 / sqrt(N)
-        least = (limit + POWER / 2) ** 2
-        visible = max(visible, least / (len(change) + least))
-    return GuardLimit(name + IN_ERRORS, float(excess / max(error, 1e-9)), limit, True, float(visible), unit)
+    return float(excess / max(error, 1e-9))
 
 
 def is_unfinished(text: str) -> bool:

@@ -30,7 +30,6 @@ from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
 from rlhf_dialog.models.lora import add_adapters, trainable_parameters, warn_of_untrained_end
 from rlhf_dialog.models.policy import DisabledAdapter, Policy
 from rlhf_dialog.models.precision import autocast_of, set_float32_products
-from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.models.weights import load_module, save_module
 from rlhf_dialog.runs.checkpoint import as_user_error
 from rlhf_dialog.runs.training_state import load_optimizer, save_optimizer
@@ -184,10 +183,6 @@ class Learner:
         columns = tuple(settings.sft_columns.items())
         found = tokenized.sft_prompts(settings.sft_data_path, split, agent.context_size, agent.turn_separator, columns)
         return list(keep_with_room(self.agent.encoder, found))
-
-    def export(self, folder: Path) -> None:
-        """Write the agent, with the adapters merged into it."""
-        save_agent(folder, self.policy, self.encoder.encoder.tokenizer, self.agent.settings)
 
     # --- training ---
 

@@ -35,6 +35,7 @@ from rlhf_dialog.feedback.store.bot import FIRST, NIGHT, Bot, agent_source
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.precision import without_tf32
+from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.runs.lock import lock_folder
 from rlhf_dialog.runs.verification import sha256_of
 
@@ -332,7 +333,7 @@ def _judge(
         )
 
     def write(folder: Path) -> None:
-        learner.export(folder / "agent")
+        save_agent(folder / "agent", learner.policy, learner.encoder.encoder.tokenizer, learner.agent.settings)
         (folder / LEARNER).mkdir()
         learner.save(folder / LEARNER)
 

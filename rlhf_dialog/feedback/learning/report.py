@@ -1,8 +1,6 @@
 """What one `learn` says of itself: what it used and left out, what changed, whether that is promoted, and why."""
 
 import math
-import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -17,13 +15,10 @@ from rlhf_dialog.models.chat_agent import chat_sampling
 from rlhf_dialog.models.policy import Policy
 
 NUM_LINES, MIN_CHANGED, NUM_SHOWN = 50, 5, 5
-LONGEST_PHRASE = 8  # words
 
 
 @dataclass(frozen=True)
 class AnswerChange:
-    """What a person said, and the two answers."""
-
     line: str
     before: str
     after: str
@@ -61,41 +56,10 @@ class ChangedAnswers:
                 for answers in ([one.before for one in self.changes], [one.after for one in self.changes])
             )
             texts.append(f"words in the answers that changed: {before:.1f} before, {after:.1f} after")
-            texts.append(self._describe_phrase())
         for change in islice(self.changes, NUM_SHOWN):
             texts += [f"  line    {_one_line(change.line)}"]
             texts += [f"  before  {_one_line(change.before)}", f"  after   {_one_line(change.after)}"]
         return texts
-
-    def _describe_phrase(self) -> str:
-        texts = ([one.before for one in self.changes], [one.after for one in self.changes])
-        phrase, before, after = newest_phrase(*texts)
-        if after <= before:
-            return "new words: none that more answers have than before"
-        return f'most frequent new words: "{phrase}" in {after} of the answers that changed, before in {before} of them'
-
-
-def newest_phrase(before: Sequence[str], after: Sequence[str]) -> tuple[str, int, int]:
-    """The words in a row that most answers have won, of several the most words; and how many answers had and have them.
-
-    Punctuation and case do not count.
-
-    >>> newest_phrase(["At six.", "It is here."], ["At six, please, sir.", "It is here, please, sir."])
-    ('please sir', 0, 2)
-    """
-    counts = [Counter(phrase for text in texts for phrase in _phrases(text)) for texts in (before, after)]
-    rises = ((count - counts[0][phrase], len(phrase), phrase) for phrase, count in counts[1].items())
-    _, _, phrase = max(rises, default=(0, 0, ()))
-    return " ".join(phrase), counts[0][phrase], counts[1][phrase]
-
-
-def _phrases(text: str) -> set[tuple[str, ...]]:
-    words = re.findall(r"\w+(?:['’]\w+)*", text.lower())
-    return {
-        tuple(words[start:end])
-        for start in range(len(words))
-        for end in range(start + 1, min(start + LONGEST_PHRASE, len(words)) + 1)
-    }
 
 
 def compare_answers(learner: Learner, champion: Policy, prompts: Sequence[DialoguePrompt]) -> ChangedAnswers:
@@ -139,7 +103,6 @@ class NightReport:
     seconds: float = 0.0
 
     def lines(self) -> list[str]:
-        """The report as text."""
         texts = [f"{self.bot}: champion {self.champion}, feedback up to event {self.last_event}"]
         if used := self.used:
             texts.append(
@@ -162,8 +125,6 @@ class NightReport:
             texts.append(self.went_back)
         if self.guards:
             texts.append(f"guards: {'; '.join(map(str, self.guards))}")
-            power = "; ".join(guard.power for guard in self.guards if math.isfinite(guard.visible))
-            texts.append(f"what each guard would see in four nights of five, beyond what is liked: {power}")
         if self.comparison:
             found = self.comparison
             points = [100 * value for value in (found.difference, found.low, found.standard_error)]

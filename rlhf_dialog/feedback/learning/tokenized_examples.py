@@ -29,8 +29,6 @@ from rlhf_dialog.models.token_batch import TokenBatch
 
 @dataclass(frozen=True)
 class TokenizedExample:
-    """One answer after its prompt, as ids."""
-
     prompt: list[int]
     response: list[int]
 

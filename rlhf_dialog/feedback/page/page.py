@@ -88,8 +88,10 @@ class FeedbackPage:
         is_logged_in = (lambda cookies: True) if logins is None else self._is_logged_in
         inputs = {number: len(function.inputs) for number, function in self.demo.fns.items()}
         gradio.queueing.traceback = SimpleNamespace(print_exc=log_failure)  # type: ignore[assignment]  # it would print texts
-        self.app = RequestFilter(parent, store.bot, self.limits, hosts, is_logged_in, secret=secret, inputs=inputs)
-        self.app.trade = People.load(store.path.parent).trade
+        trade = People.load(store.path.parent).trade
+        self.app = RequestFilter(
+            parent, store.bot, self.limits, hosts, is_logged_in, secret=secret, inputs=inputs, trade=trade
+        )
 
     def _person(self, request: gr.Request) -> str | None:
         """The random id of who sends a request; None without our cookie."""
@@ -117,7 +119,6 @@ class FeedbackPage:
         yield from self.say(str(data.value["text"]), place, request)
 
     def again(self, place: str, request: gr.Request) -> Iterator[View]:
-        """Another answer to the last message."""
 
         def answer(talk: ChatSession) -> Iterator[str]:
             if rendering.find_pair_to_compare(talk):
@@ -180,11 +181,9 @@ class FeedbackPage:
         return self._act(place, request, act, "Saved: the dialogue goes on with your answer.", closes_editor=True)
 
     def choose_first(self, place: str, request: gr.Request) -> View:
-        """The first of two answers is better."""
         return self._choose(place, request, 0)
 
     def choose_second(self, place: str, request: gr.Request) -> View:
-        """The second of two answers is better."""
         return self._choose(place, request, 1)
 
     def _choose(self, place: str, request: gr.Request, number: int) -> View:
@@ -202,7 +201,6 @@ class FeedbackPage:
         return self._act(place, request, lambda talk: talk.score(value), f"Saved: {value} of 5 for the last answer.")
 
     def score_dialogue(self, value: int | None, place: str, request: gr.Request) -> View:
-        """1 to 5 for the whole dialogue."""
         said = f"Saved: {value} of 5 for this dialogue."
         return self._act(place, request, lambda talk: talk.score_dialogue(value), said)
 
@@ -221,7 +219,6 @@ class FeedbackPage:
         return self._act(str(dialogue or ""), request, lambda talk: None, kind="looks", closes_editor=True)
 
     def forget(self, request: gr.Request) -> View:
-        """Remove all that is stored of a person."""
 
         def remove(talk: ChatSession) -> str:
             return f"Removed: {talk.forget()} rows, which is all that was stored of you."

@@ -81,7 +81,6 @@ def _turn_at(talk: ChatSession, position: int, edits: dict[int | None, str]) -> 
 
 
 def gradio_message(speaker: str, text: str) -> dict[str, str]:
-    """One message as Gradio wants it."""
     return {"role": "user" if speaker == "user" else "assistant", "content": escape_text(text)}
 
 

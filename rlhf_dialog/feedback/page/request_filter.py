@@ -17,10 +17,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlhf_dialog.feedback.sessions.http_requests import THIS_MACHINE, is_sent_to, log_failure, read_body, replay
 from rlhf_dialog.feedback.store.settings import PageKeys
+from rlhf_dialog.json_files import parse_json
 
 # The paths of Gradio that the page uses. The other ones (uploads, files, a proxy, profiles, an API for programs) are closed.
 OPEN_PATHS = re.compile(
-    r"/(|config|login|logout|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/[^\\\0]*"
+    r"/(|config|login|logout|invite|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/[^\\\0]*"
     r"|gradio_api/(queue/(join|data)|heartbeat/\w+|reset|cancel|startup-events|login_check|app_id|user|theme\.css))/?"
 )
 # The paths that the form for the password needs. `config` tells strangers only that there is a password.
@@ -76,14 +77,6 @@ class SignedCookie:
         return person if is_ours else None
 
 
-class Invitation(BaseModel):
-    """What a page sends of its address."""
-
-    model_config = ConfigDict(strict=True)
-
-    code: str
-
-
 class PageEvent(BaseModel):
     """An event with the fields that the page uses; others are dropped.
 
@@ -108,12 +101,13 @@ class RequestFilter:
     bodies that are no events. It gives each browser a random id, signed with `secret`, and lets no one read the stream of another
     person's page (a browser's tab): that is the first person who sends an event from it. `is_logged_in` tells by the cookies who
     may see more than the form for the password, which Gradio checks. `inputs`: the functions of the page (`fn_index`), and how
-    many values each takes. Its `trade` gives, once, the id of the person whom a code invites; None: nobody is invited.
+    many values each takes. `trade` gives, once, the id of the person whom a code
+    invites.
     """
 
     MOST_PAGES = 100_000
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that decides who may do what
         self,
         app: ASGIApp,
         bot: str,
@@ -123,9 +117,10 @@ class RequestFilter:
         *,
         secret: str,
         inputs: Mapping[int, int],
+        trade: Callable[[str], str | None],
     ):
         self._app, self._limits, self._is_logged_in, self._inputs = app, limits, is_logged_in, inputs
-        self.trade: Callable[[str], str | None] | None = None
+        self._trade = trade
         self._hosts = None if hosts is None else {name.lower() for name in hosts}
         self.cookie = SignedCookie(f"rlhf_dialog_{bot[:8]}", secret)
         self._owners: OrderedDict[str, str] = OrderedDict()  # of the pages
@@ -199,8 +194,7 @@ class RequestFilter:
             raise HTTPException(
                 403, f"this page answers to the names {names} alone; start it with --allow_host NAME to add another one"
             )
-        is_trade = path == INVITE and self.trade is not None
-        if not OPEN_PATHS.fullmatch(path) and not is_trade:
+        if not OPEN_PATHS.fullmatch(path):
             raise HTTPException(404, "this page does not have that")
         is_link = request.method == "GET" and path == "/"  # to this page
         of_other_site = headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not is_link
@@ -242,10 +236,9 @@ class RequestFilter:
 
     def _answer_code(self, request: Request, body: bytes) -> Response:
         """The cookie of the person whom a code invites. Raises HTTPException for one that is not known, or was used."""
-        assert self.trade is not None
         try:
-            person = self.trade(Invitation.model_validate_json(body).code)
-        except ValidationError:
+            person = self._trade(parse_json(body, dict[str, str])["code"])
+        except (ValueError, LookupError):
             person = None
         if person is None:
             raise HTTPException(404, "this invitation is not known, or was used before; ask for another one")

@@ -144,7 +144,6 @@ class ChatSession:
         self.texts[self.turns[place].position] = better
 
     def score_dialogue(self, value: int | None) -> None:
-        """Give the whole dialogue 1 to 5."""
         self._last_answer()
         self._rate("dialogue_score", None, value=_check_score(value))
 

@@ -60,7 +60,6 @@ class LoadedVersions:
 
     @property
     def versions(self) -> list[str]:
-        """The versions in memory."""
         return sorted(self._agents)
 
     def hold(self, version: str | None = None) -> str:

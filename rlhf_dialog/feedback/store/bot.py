@@ -116,7 +116,6 @@ class Bot:
 
     @property
     def settings_path(self) -> Path:
-        """The settings of learning."""
         return self.folder / "config.yaml"
 
     def store(self) -> Store:
@@ -224,13 +223,13 @@ class Bot:
             candidates = [name for name, one in records.items() if one["status"] == "candidate"]
             self._point(tree, version, {**dict.fromkeys(left, "rolled back"), **dict.fromkeys(candidates, "refused")})
 
-    def forget(self, person_hash: str, user: str | None = None, erase: bool = True) -> dict[str, Any]:
+    def forget(self, person_hash: str, user: str | None = None) -> dict[str, Any]:
         """Remove a person's rows from the store, and mark the versions that were trained on them, or from such a version.
 
-        With `user`, those of one who shares this person with others; without `erase`, their bytes stay until `Store.erase`. What
-        dead nights have left goes too, and the copy of a store that got the tables of a newer version, where it holds the hash.
-        Other such files below the folder, as exports and backups, stay, and are named in a warning. Returns `rows` (the number
-        removed), `tainted` (the versions marked now) and `files`.
+        With `user`, those of one who shares this person with others. What dead nights have left goes too, and the copy of a
+        store that got the tables of a newer version, where it holds the hash. Other such files below the folder, as exports and
+        backups, stay, and are named in a warning. Returns `rows` (the number removed), `tainted` (the versions marked now) and
+        `files`.
         """
         forgotten = user or person_hash
         with closing(self.store()) as store:
@@ -238,7 +237,7 @@ class Bot:
             with self._changing() as tree:
                 tainted = _taint(tree["versions"], hashes)
             self._remove_leftovers()
-            rows = store.forget(person_hash, user, erase)
+            rows = store.forget(person_hash, user)
         with self._changing() as tree:  # a night may have ended meanwhile
             tainted |= _taint(tree["versions"], hashes)
             for record in tree["versions"].values():

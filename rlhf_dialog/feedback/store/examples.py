@@ -54,8 +54,6 @@ LATER = ("system", "after_copies")
 
 
 class RatedAnswer(NamedTuple):
-    """An answer that somebody liked or disliked."""
-
     prompt_turns: Prompt  # all that was said before, oldest first
     response: str
     liked: bool
@@ -107,7 +105,6 @@ class Examples:
 
     @property
     def all(self) -> list[Example]:
-        """Answers and pairs, by event."""
         return sorted([*self.answers, *self.pairs], key=lambda one: one.event)
 
     @property
@@ -236,41 +233,30 @@ class _RatedDialogue:
             return "answers to nothing"
         name, owner, heldout, system = self.dialogue
         kind, person = sys.intern(kind), sys.intern(person)
-        owner = None if owner == person else sys.intern(owner)
-        after_copies = any(turn["is_copy"] for turn in self.turns if turn["position"] < position)
+        shared: dict[str, Any] = {
+            "prompt_turns": prompt,
+            "kind": kind,
+            "person": person,
+            "dialogue": name,
+            "event": number,
+            "heldout": bool(heldout),
+            "owner": None if owner == person else sys.intern(owner),
+            "system": system,
+            "after_copies": any(turn["is_copy"] for turn in self.turns if turn["position"] < position),
+        }
         if kind in JUDGEMENTS:
-            return RatedAnswer(
-                prompt_turns=prompt,
-                response=answer["text"],
-                liked=(value or 0) > JUDGEMENTS[kind],
-                kind=kind,
-                person=person,
-                dialogue=name,
-                event=number,
-                ids=_ids(answer),
-                heldout=bool(heldout),
-                owner=owner,
-                system=system,
-                after_copies=after_copies,
-            )
+            liked = (value or 0) > JUDGEMENTS[kind]
+            return RatedAnswer(response=answer["text"], liked=liked, ids=_ids(answer), **shared)
         chosen, chosen_ids = (answer["text"], _ids(answer)) if other else (text or "", None)
         rejected = other or answer
         if chosen.strip() == rejected["text"].strip():
             return "edits that change nothing"
         return AnswerPair(
-            prompt_turns=prompt,
             chosen=chosen,
             rejected=rejected["text"],
-            kind=kind,
-            person=person,
-            dialogue=name,
-            event=number,
             chosen_ids=chosen_ids,
             rejected_ids=_ids(rejected),
-            heldout=bool(heldout),
-            owner=owner,
-            system=system,
-            after_copies=after_copies,
+            **shared,
         )
 
 
@@ -442,7 +428,6 @@ def liked_examples(examples: Examples) -> list[Example]:
 
 
 def _split(examples: Iterable[Example]) -> tuple[list[RatedAnswer], list[AnswerPair]]:
-    """Answers and pairs, each by event."""
     ordered = sorted(examples, key=lambda one: one.event)
     pairs = [example for example in ordered if isinstance(example, AnswerPair)]
     return [example for example in ordered if isinstance(example, RatedAnswer)], pairs

@@ -43,8 +43,6 @@ COUNTING = """(kind != 'withdrawn' AND NOT EXISTS (
 
 @dataclass(frozen=True)
 class StoredDialogue:
-    """One dialogue."""
-
     id: str  # 32 hexadecimal digits
     started: float  # seconds of the epoch
     person: str  # hash of who began it
@@ -125,6 +123,11 @@ def _new_id(heldout: bool | None) -> str:
 def storable(text: str) -> str:
     """The text with halves of characters, which UTF-8 cannot hold, as question marks."""
     return text.encode("utf-8", "replace").decode()
+
+
+def plain_text(text: str) -> str:
+    """A text as it is stored and compared: line ends as LF, nothing around it, and no halves of characters."""
+    return storable(text.replace("\r\n", "\n").replace("\r", "\n")).strip()
 
 
 class Store:
@@ -312,11 +315,11 @@ class Store:
         """The hashes of all who have a dialogue or feedback."""
         return {row[0] for row in self.rows("SELECT person FROM dialogues UNION SELECT person FROM feedback")}
 
-    def forget(self, person_hash: str, user: str | None = None, erase: bool = True) -> int:
+    def forget(self, person_hash: str, user: str | None = None) -> int:
         """Remove a person's dialogues (all turns, everybody's feedback on them) and feedback; returns the number of rows.
 
-        With `user`, one of those who share this person, only that one's dialogues. The bytes are gone from the file too, but
-        without `erase`. Raises UserError as `erase`; the rows are gone then.
+        With `user`, one of those who share this person, only that one's dialogues. The bytes are gone from the file too. Raises
+        UserError when a reader keeps them alive; the rows are gone then.
         """
         theirs = "SELECT value FROM json_each(:dialogues)"
         turns = f"SELECT id FROM turns WHERE dialogue IN ({theirs})"
@@ -340,12 +343,10 @@ class Store:
                 removed += done if table in rows else 0
             for statement in schema.DELETE_TRIGGERS.values():
                 connection.execute(statement)
-        if erase:
-            self.erase()
+        self._erase()
         return removed
 
-    def erase(self) -> None:
-        """Remove the bytes of removed rows from the file too. Raises UserError when a reader keeps them alive."""
+    def _erase(self) -> None:
         done = "the rows are removed, but their bytes are still in the file"
         try:
             self._connection().execute("VACUUM")
@@ -367,13 +368,11 @@ class Store:
             schema.copy(self._connection(), Path(path))
 
     def close(self) -> None:
-        """Close the connections of all threads."""
         for connection in self._open:
             connection.close()
         self._open, self._own = [], threading.local()
 
     def rows(self, statement: str, values: Values = ()) -> list[sqlite3.Row]:
-        """The rows of a SELECT."""
         with explain_errors(self.path):
             return self._connection().execute(statement, values).fetchall()
 
@@ -409,7 +408,6 @@ class Store:
                 self._own.writing = None
 
     def _connection(self) -> sqlite3.Connection:
-        """This thread's connection."""
         if _identity(self._file) != self._identity:
             raise UserError(
                 f"{self.path}: was removed or replaced while this program used it; put it back, and start the program again"

@@ -39,5 +39,4 @@ def train_with_person(config: PolicyConfig, overwrite: bool = False) -> None:
 
 
 def write(text: str) -> None:
-    """Show a line."""
     print(visible(text), flush=True)

@@ -50,7 +50,6 @@ class WriteRestaurantOptions(Options):
 
 
 def run(options: WriteRestaurantOptions) -> None:
-    """Write the files of both splits."""
     check_seed(options.seed)
     for name, least in (("dialogues", 1), ("lessons", 0)):
         if getattr(options, name) < least:

@@ -70,11 +70,9 @@ class Domain:
         return self.names if slot == NAME else self.constraints.get(slot, ())
 
     def used_values(self, slot: str) -> set[str]:
-        """The values that entities have for the slot."""
         return {entity[slot] for entity in self.entities}
 
     def entity(self, name: str) -> Entity | None:
-        """The entity of that name, if there is one."""
         return self._by_name.get(name)
 
     def matching(self, constraints: Mapping[str, str]) -> tuple[Entity, ...]:

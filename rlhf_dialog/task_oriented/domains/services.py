@@ -23,7 +23,6 @@ class Chances:
     shares: Mapping[Any, float]
 
     def draw(self, rng: Random) -> Any:
-        """One of the values."""
         return rng.choices(list(self.shares), list(self.shares.values()))[0]
 
 

@@ -3,20 +3,18 @@
 The advantage is that of temporal differences: carried back over later turns by lambda, weighted as in V-trace (1802.01561).
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from rlhf_dialog.task_oriented.policies.arguments import real, takes
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, ranged
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, masked_logprobs, mlp
 from rlhf_dialog.task_oriented.policies.replay import ReplayArguments, ReplayLearner
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class A2CArguments(ReplayArguments):
     """td_lambda: 0: only the next turn's value; 1: whole returns; batch_size: dialogues for each step
 
@@ -24,27 +22,22 @@ class A2CArguments(ReplayArguments):
     newest dialogues as if the policy of now had acted
     """
 
-    td_lambda: float = real(0.95, 0.0, 1.0)
+    td_lambda: float = ranged(0.95, 0.0, 1.0)
     importance_weights: bool = True
-    truncation: float = real(1.0, 0.0, 1e6)
-    entropy_coef: float = real(0.01, 0.0, 1e6)
+    truncation: float = ranged(1.0, 0.0, 1e6)
+    entropy_coef: float = ranged(0.01, 0.0, 1e6)
 
 
 @PolicyFactory.register("a2c")
 class A2C(ReplayLearner):
-    """A policy and a critic."""
-
     arguments = A2CArguments
     args: A2CArguments
-    has_average = False
 
-    @takes(A2CArguments)
-    def __init__(self, setting: PolicySpec, **args: Any):
-        super().__init__(setting, self.arguments(**args))
-        generator = torch.Generator().manual_seed(setting.seed)
-        sizes = [setting.num_features, *self.args.hidden_sizes]
-        policy, critic = mlp([*sizes, setting.num_actions], generator, 0.01), mlp([*sizes, 1], generator, 0.1)
-        self.learner = NetworkPair(policy, critic, self.args.lr, slow=self.has_average)
+    def _networks(self, generator: torch.Generator, slow_share: float = 0.0) -> NetworkPair:
+        sizes = [self.setting.num_features, *self.args.hidden_sizes]
+        policy = mlp([*sizes, self.setting.num_actions], generator, 0.01)
+        critic = mlp([*sizes, 1], generator, 0.1)
+        return NetworkPair(policy, critic, self.args.lr, slow_share)
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         replay, num = self.replay, self.args.batch_size

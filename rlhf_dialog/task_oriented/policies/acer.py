@@ -4,47 +4,42 @@ Retrace carries what came later back to a turn; truncated importance weights wit
 a trust region keeps it near the slow average of itself. The gradient is that of the policy's scores (logits), turn by turn.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlhf_dialog.task_oriented.policies.arguments import real, takes
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, ranged
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, masked_logprobs, mlp
 from rlhf_dialog.task_oriented.policies.replay import ReplayArguments, ReplayLearner
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class ACERArguments(ReplayArguments):
     """truncation: the highest importance weight; trust: how far a gradient may lead away from the average network
 
     average_share: how far the average network follows in each step; batch_size: dialogues for each step
     """
 
-    lr: float = real(1e-3, 1e-9, 1.0)
-    truncation: float = real(5.0, 0.0, 1e6)
-    trust: float = real(1.0, 0.0, 1e6)
-    average_share: float = real(0.05, 1e-9, 1.0)
-    entropy_coef: float = real(0.01, 0.0, 1e6)
+    lr: float = ranged(1e-3, 1e-9, 1.0)
+    truncation: float = ranged(5.0, 0.0, 1e6)
+    trust: float = ranged(1.0, 0.0, 1e6)
+    average_share: float = ranged(0.05, 1e-9, 1.0)
+    entropy_coef: float = ranged(0.01, 0.0, 1e6)
 
 
 @PolicyFactory.register("acer")
 class ACER(ReplayLearner):
     """A policy and the values of all its actions; V is their mean under the policy."""
 
+    arguments = ACERArguments
     args: ACERArguments
 
-    @takes(ACERArguments)
-    def __init__(self, setting: PolicySpec, **args: Any):
-        super().__init__(setting, ACERArguments(**args))
-        self.slow_share = self.args.average_share
-        generator = torch.Generator().manual_seed(setting.seed)
-        sizes = [setting.num_features, *self.args.hidden_sizes, setting.num_actions]
+    def _networks(self, generator: torch.Generator) -> NetworkPair:
+        sizes = [self.setting.num_features, *self.args.hidden_sizes, self.setting.num_actions]
         policy, critic = (mlp(sizes, generator, gain, nn.ReLU) for gain in (0.01, 0.1))
-        self.learner = NetworkPair(policy, critic, self.args.lr, slow=True)
+        return NetworkPair(policy, critic, self.args.lr, self.args.average_share)
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         turns = self.replay.whole(self.args.batch_size, generator)

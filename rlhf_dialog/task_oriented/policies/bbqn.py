@@ -6,16 +6,15 @@ normal for each row and unit draws what drawn weights would give that row (1506.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlhf_dialog.task_oriented.policies.arguments import real, takes
-from rlhf_dialog.task_oriented.policies.base import Actions, Extras, Features, Masks, PolicyFactory, PolicySpec
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, ranged
+from rlhf_dialog.task_oriented.policies.base import Actions, Extras, Features, Masks, PolicyFactory
 from rlhf_dialog.task_oriented.policies.dqn import DoubleQ, DoubleQArguments, best
 from rlhf_dialog.task_oriented.policies.network import mlp
 
@@ -52,28 +51,25 @@ class BayesianLayers(nn.Module):
         return torch.stack([gaussian_kl(mean, functional.softplus(rho), prior_sigma) for mean, rho in pairs]).sum()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class BBQNArguments(DoubleQArguments):
     """prior_sigma: of each weight before anything is known; initial_sigma: at the start; noise_sigma: of the targets
 
     kl_coef: weight of the divergence from the prior, which counts once for all turns of the replay
     """
 
-    prior_sigma: float = real(0.2, 1e-9, 1e6)
-    initial_sigma: float = real(0.02, 1e-9, 1e6)
-    noise_sigma: float = real(1.0, 1e-9, 1e6)
-    kl_coef: float = real(0.01, 0.0, 1e6)
+    prior_sigma: float = ranged(0.2, 1e-9, 1e6)
+    initial_sigma: float = ranged(0.02, 1e-9, 1e6)
+    noise_sigma: float = ranged(1.0, 1e-9, 1e6)
+    kl_coef: float = ranged(0.01, 0.0, 1e6)
 
 
 @PolicyFactory.register("bbqn")
 class BBQN(DoubleQ):
     """DQN that explores by weights drawn for each turn (Thompson sampling), not by epsilon; otherwise the slow means act."""
 
+    arguments = BBQNArguments
     args: BBQNArguments
-
-    @takes(BBQNArguments)
-    def __init__(self, setting: PolicySpec, **args: Any):
-        super().__init__(setting, BBQNArguments(**args))
 
     @torch.inference_mode()
     def act(

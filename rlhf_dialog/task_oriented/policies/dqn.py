@@ -1,37 +1,36 @@
 """Double deep Q-network with masks (van Hasselt et al., 1509.06461). N rows, D features, A actions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import numpy as np
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlhf_dialog.task_oriented.policies.arguments import layers, real, takes, whole
-from rlhf_dialog.task_oriented.policies.base import Actions, Extras, Features, Masks, PolicyFactory, PolicySpec
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, Sizes, ranged
+from rlhf_dialog.task_oriented.policies.base import Actions, Extras, Features, Masks, PolicyFactory
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, mlp
 from rlhf_dialog.task_oriented.policies.replay import ReplayArguments, ReplayLearner
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class DoubleQArguments(ReplayArguments):
     """batch_size: turns for each step; target_share: how far the target network follows in each step"""
 
-    hidden_sizes: Sequence[int] = layers(300, 100)
-    batch_size: int = whole(64, 1, 10**9)
-    steps_per_dialogue: float = real(2.0, 0.0, 1e6)
-    target_share: float = real(0.02, 1e-9, 1.0)
+    hidden_sizes: Sizes = (300, 100)
+    batch_size: int = ranged(64, 1, 10**9)
+    steps_per_dialogue: float = ranged(2.0, 0.0, 1e6)
+    target_share: float = ranged(0.02, 1e-9, 1.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class DQNArguments(DoubleQArguments):
     """epsilon: probability of a random action; it falls to 0 over the first `epsilon_dialogues`"""
 
-    epsilon: float = real(0.3, 0.0, 1.0)
-    epsilon_dialogues: int = whole(1000, 1, 10**9)
+    epsilon: float = ranged(0.3, 0.0, 1.0)
+    epsilon_dialogues: int = ranged(1000, 1, 10**9)
 
 
 class DoubleQ(ReplayLearner):
@@ -39,12 +38,9 @@ class DoubleQ(ReplayLearner):
 
     args: DoubleQArguments
 
-    def __init__(self, setting: PolicySpec, args: DoubleQArguments):
-        super().__init__(setting, args)
-        self.slow_share = args.target_share
-        sizes = [setting.num_features, *args.hidden_sizes, setting.num_actions]
-        network = self._network(sizes, torch.Generator().manual_seed(setting.seed))
-        self.learner = NetworkPair(network, nn.Identity(), args.lr, slow=True)
+    def _networks(self, generator: torch.Generator) -> NetworkPair:
+        sizes = [self.setting.num_features, *self.args.hidden_sizes, self.setting.num_actions]
+        return NetworkPair(self._network(sizes, generator), nn.Identity(), self.args.lr, self.args.target_share)
 
     @torch.no_grad()
     def targets(self, turns: dict[str, Tensor]) -> Tensor:
@@ -76,13 +72,8 @@ class DQN(DoubleQ):
     arguments = DQNArguments
     args: DQNArguments
 
-    @takes(DQNArguments)
-    def __init__(self, setting: PolicySpec, **args: Any):
-        super().__init__(setting, self.arguments(**args))
-
     @property
     def epsilon(self) -> float:
-        """The probability of a random action now."""
         return self.args.epsilon * max(0.0, 1 - self.num_dialogues / self.args.epsilon_dialogues)
 
     @torch.inference_mode()

@@ -5,23 +5,21 @@ the natural gradient, which does not depend on how the weights make the policy.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.task_oriented.policies.arguments import constant, layers, real, takes, whole
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, Sizes, constant, ranged
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory
 from rlhf_dialog.task_oriented.policies.network import NetworkPair, masked_logprobs, mlp
 from rlhf_dialog.task_oriented.policies.replay import IN_MEMORY, ReplayArguments, ReplayLearner
 
 LONGEST = 100  # turns of a dialogue; of longer ones fewer are kept
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class ENACArguments(ReplayArguments):
     """max_kl: the length of a step, as the KL of the policies before and after it that the fit expects, for a dialogue
 
@@ -29,18 +27,17 @@ class ENACArguments(ReplayArguments):
     The capacity follows from `batch_size`, dialogues for each step; there is no optimizer.
     """
 
-    hidden_sizes: Sequence[int] = layers(130, 50)
+    hidden_sizes: Sizes = (130, 50)
     lr: float = constant(1.0)
     capacity: int = constant(0)
     in_memory: int = constant(IN_MEMORY)
-    batch_size: int = whole(64, 2, 10**6)
-    steps_per_dialogue: float = real(0.0625, 0.0, 1e6)
+    batch_size: int = ranged(64, 2, 10**6)
+    steps_per_dialogue: float = ranged(0.0625, 0.0, 1e6)
     max_grad_norm: float = constant(1e6)
-    max_kl: float = real(0.05, 1e-12, 1e6)
-    ridge: float = real(0.1, 1e-12, 1e6)
+    max_kl: float = ranged(0.05, 1e-12, 1e6)
+    ridge: float = ranged(0.1, 1e-12, 1e6)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         object.__setattr__(self, "capacity", self.batch_size * LONGEST)  # the way of a frozen dataclass
 
 
@@ -48,14 +45,12 @@ class ENACArguments(ReplayArguments):
 class ENAC(ReplayLearner):
     """A policy without a critic; each step learns from the newest `batch_size` dialogues."""
 
+    arguments = ENACArguments
     args: ENACArguments
 
-    @takes(ENACArguments)
-    def __init__(self, setting: PolicySpec, **args: Any):
-        super().__init__(setting, ENACArguments(**args))
-        sizes = [setting.num_features, *self.args.hidden_sizes, setting.num_actions]
-        network = mlp(sizes, torch.Generator().manual_seed(setting.seed), 0.01)
-        self.learner = NetworkPair(network, nn.Identity(), self.args.lr)
+    def _networks(self, generator: torch.Generator) -> NetworkPair:
+        sizes = [self.setting.num_features, *self.args.hidden_sizes, self.setting.num_actions]
+        return NetworkPair(mlp(sizes, generator, 0.01), nn.Identity(), self.args.lr)
 
     def _step(self, generator: torch.Generator) -> dict[str, float]:
         """One natural step: of this length, and without an optimizer."""

@@ -44,11 +44,6 @@ class EpisodeStack:
 
     def append(self, columns: Columns) -> None:
         """Copy a dialogue; the oldest ones make room. Raises UserError, and keeps all, when the disk is full."""
-        if self._lengths and {*columns} != {*(kept := self._dialogue(self._added - 1))}:
-            raise UserError(
-                f"the dialogues that were kept have the columns {sorted(kept)}, but a new one has "
-                f"{sorted(columns)}: the saved replay is damaged, or is of another policy; begin again"
-            )
         self._memory[self._added] = {name: np.array(column) for name, column in columns.items()}
         length = self._lengths[self._added] = len(next(iter(columns.values())))
         self._added += 1

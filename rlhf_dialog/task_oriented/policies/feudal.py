@@ -5,16 +5,16 @@ N rows, D features of an observation, A actions, S slots, F features of a slot, 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
-from rlhf_dialog.task_oriented.policies.arguments import layers, takes
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, Sizes
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.dqn import DQN, DQNArguments, best
 from rlhf_dialog.task_oriented.policies.network import mlp
@@ -87,11 +87,11 @@ class FeudalNetwork(nn.Module):
         return torch.cat([request, self.give(dialogue), self.master(dialogue)], dim=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class FeudalArguments(DQNArguments):
     """hidden_sizes: of the master and of each worker"""
 
-    hidden_sizes: Sequence[int] = layers(130, 50)
+    hidden_sizes: Sizes = (130, 50)
 
 
 @PolicyFactory.register("feudal")
@@ -104,7 +104,6 @@ class Feudal(DQN):
 
     arguments = FeudalArguments
 
-    @takes(FeudalArguments)
     def __init__(self, setting: PolicySpec, **args: Any):
         domain, problem = setting.domain, "policy feudal: it needs the observations and actions of one domain, found"
         if not isinstance(domain, Domain):

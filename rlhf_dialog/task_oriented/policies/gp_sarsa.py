@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Literal, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, dataclasses
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -23,7 +23,7 @@ from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.json_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.task_oriented.policies import kernels
-from rlhf_dialog.task_oriented.policies.arguments import Arguments, real, takes, whole
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, Sizes, ranged, read_arguments
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
 
 STATE, TENSORS = "policy.json", "policy.safetensors"
@@ -60,8 +60,8 @@ class Turns:
         return np.array(sums[::-1])
 
 
-@dataclass(frozen=True)
-class GPSarsaArguments(Arguments):
+@dataclasses.dataclass(frozen=True, config=STRICT)
+class GPSarsaArguments:
     """kernel: polysort, gausssort, or without sorting poly, gauss; degree, length_scale: of `BeliefKernel`
 
     action_kernel: delta, or handcrafted, where the same act about two slots has the covariance `similarity`
@@ -73,26 +73,25 @@ class GPSarsaArguments(Arguments):
     scale: of the posterior's deviation while exploring; -1 takes the mean
     """
 
-    kernel: str = "polysort"
-    degree: int = whole(1, 1, 10)
-    length_scale: float = real(0.5, 1e-6, 1e6)
-    action_kernel: str = "delta"
-    similarity: float = real(0.5, 0.0, 1.0)
-    blocks: Sequence[int] | None = None
-    prior_mean: float = real(0.0, -1e6, 1e6)
-    prior_deviation: float = real(20.0, 1e-6, 1e6)
+    kernel: Literal["polysort", "gausssort", "poly", "gauss"] = "polysort"
+    degree: int = ranged(1, 1, 10)
+    length_scale: float = ranged(0.5, 1e-6, 1e6)
+    action_kernel: Literal["delta", "handcrafted"] = "delta"
+    similarity: float = ranged(0.5, 0.0, 1.0)
+    blocks: Sizes | None = None
+    prior_mean: float = ranged(0.0, -1e6, 1e6)
+    prior_deviation: float = ranged(20.0, 1e-6, 1e6)
     prior: str | None = None
-    sigma: float = real(5.0, 1e-6, 1e6)
-    gamma: float = real(1.0, 0.0, 1.0)
-    nu: float = real(0.001, 0.0, 1e6)
-    relative_nu: float = real(0.02, 0.0, 1.0)
-    max_points: int = whole(2000, 1, 10**5)
-    scale: float = real(1.0, -1e6, 1e6)
+    sigma: float = ranged(5.0, 1e-6, 1e6)
+    gamma: float = ranged(1.0, 0.0, 1.0)
+    nu: float = ranged(0.001, 0.0, 1e6)
+    relative_nu: float = ranged(0.02, 0.0, 1.0)
+    max_points: int = ranged(2000, 1, 10**5)
+    scale: float = ranged(1.0, -1e6, 1e6)
 
     def to_dict(self) -> dict[str, Any]:
         """What is written with a policy, and must be the same where it is loaded; what `prior` names is saved with it."""
-        blocks = list(self.blocks) if isinstance(self.blocks, tuple) else self.blocks
-        kept = asdict(self) | {"blocks": blocks}
+        kept = asdict(self) | {"blocks": self.blocks and list(self.blocks)}
         del kept["prior"]
         return kept
 
@@ -101,9 +100,8 @@ class GPSarsaArguments(Arguments):
 class GPSarsa:
     """Chooses the allowed action with the largest draw from the posterior of its Q; deterministic: with the largest mean."""
 
-    @takes(GPSarsaArguments)
     def __init__(self, setting: PolicySpec, **args: Any):
-        self.setting, self.args = setting, GPSarsaArguments(**args)
+        self.setting, self.args = setting, read_arguments(GPSarsaArguments, args)
         prior_variance = self.args.prior_deviation**2
         self.noise, self.novelty = self.args.sigma**2, max(self.args.nu, self.args.relative_nu * prior_variance)
         self.prior: GPSarsa | None = None

@@ -22,7 +22,6 @@ from rlhf_dialog.task_oriented.world.tracker import DISCOURSE_ACTS, METHODS
 
 Matrix = NDArray[np.float64]
 Part = tuple[int, int]  # how many columns, and how many of them, from the first one on, are interchangeable
-BELIEF_KERNELS, ACTION_KERNELS = ("polysort", "gausssort", "poly", "gauss"), ("delta", "handcrafted")
 
 
 def list_parts(setting: PolicySpec, blocks: Sequence[int] | None = None) -> list[Part]:
@@ -30,8 +29,7 @@ def list_parts(setting: PolicySpec, blocks: Sequence[int] | None = None) -> list
     the domain, or a single one without such columns. With several domains each of the zeros and ones is a part, and the last
     action is one. Raises UserError for blocks that do not fill the observation."""
     if blocks is not None:
-        sizes = blocks if isinstance(blocks, list | tuple) else ()
-        if not all(type(size) is int and size > 0 for size in sizes) or sum(sizes) != setting.num_features:
+        if sum(blocks) != setting.num_features:
             raise UserError(
                 f"policy.args.blocks: found {blocks!r}, wanted sizes of parts, {setting.num_features} columns in all"
             )
@@ -52,12 +50,10 @@ class BeliefKernel:
     """Similarity of observations, from 0 to 1 (equal): the mean over the parts, to the power of `degree`.
 
     That of a part is the product of the normalised probabilities (`poly`), or a Gaussian of their distance (`gauss`, of the
-    width `length_scale`); with `sort` in the name they are sorted first. Raises UserError for another name.
+    width `length_scale`); with `sort` in the name they are sorted first.
     """
 
     def __init__(self, name: str, parts: Sequence[Part], degree: int = 1, length_scale: float = 0.5):
-        if name not in BELIEF_KERNELS:
-            raise UserError(f"policy.args.kernel: found {name!r}, wanted one of {', '.join(BELIEF_KERNELS)}")
         self.is_sorted, self.is_gaussian = name.endswith("sort"), name.startswith("gauss")
         self.degree, self.length_scale = degree, length_scale
         sizes = np.array([size for size, _ in parts])
@@ -96,10 +92,8 @@ class BeliefKernel:
 def relate_actions(name: str, setting: PolicySpec, similarity: float) -> Matrix:
     """(A, A): `delta`, or `handcrafted`, where the same act about two slots has this similarity.
 
-    Raises UserError for another name, and for `handcrafted` where the actions are not those of a domain.
+    Raises UserError for `handcrafted` where the actions are not those of a domain.
     """
-    if name not in ACTION_KERNELS:
-        raise UserError(f"policy.args.action_kernel: found {name!r}, wanted one of {', '.join(ACTION_KERNELS)}")
     if name == "delta":
         return np.eye(setting.num_actions)
     domain = setting.domain if isinstance(setting.domain, Domain) else None

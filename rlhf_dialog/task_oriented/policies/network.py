@@ -59,22 +59,19 @@ def draw_actions(logprobs: Tensor, deterministic: bool, streams: Sequence[Random
 
 
 class NetworkPair(nn.Module):
-    """Policy and critic with one optimizer (Adam, eps 1e-5); `slow`: whether a slow copy of the policy follows it."""
+    """Policy and critic with one optimizer (Adam, eps 1e-5), and with `slow_share` a slow copy of the policy, `slow`, which
+    moves by this share of the way to the policy after each step.
+    """
 
     slow: nn.Module
 
-    def __init__(self, policy: nn.Module, critic: nn.Module, lr: float, slow: bool = False):
+    def __init__(self, policy: nn.Module, critic: nn.Module, lr: float, slow_share: float = 0.0):
         super().__init__()
         self.policy, self.critic = policy, critic
         self.optimizer = torch.optim.Adam(self.parameters(), lr=lr, eps=1e-5)
-        if slow:
+        self.slow_share = slow_share
+        if slow_share:
             self.slow = deepcopy(policy).requires_grad_(False)
-
-    @torch.no_grad()
-    def follow(self, share: float) -> None:
-        """Move the slow copy by this share of the way to the policy."""
-        for weight, leading in zip(self.slow.parameters(), self.policy.parameters(), strict=True):
-            weight.lerp_(leading, share)
 
     def set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
@@ -87,6 +84,10 @@ class NetworkPair(nn.Module):
         parts = [list(part.parameters()) for part in (self.policy, self.critic)]
         norms = [nn.utils.clip_grad_norm_(part, max_grad_norm) for part in parts if part]
         self.optimizer.step()
+        if self.slow_share:
+            with torch.no_grad():
+                for weight, leading in zip(self.slow.parameters(), self.policy.parameters(), strict=True):
+                    weight.lerp_(leading, self.slow_share)
         return norms[0].item()
 
 

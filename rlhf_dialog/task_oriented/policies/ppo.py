@@ -5,7 +5,6 @@ the batch was full is bootstrapped: the value of what followed is added to its l
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,12 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import BaseModel, FiniteFloat
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies import network
-from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, takes, whole
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, Sizes, ranged, read_arguments
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
 from rlhf_dialog.training import ppo
 
@@ -26,24 +26,24 @@ MOST_LOG_RATIO = 1e-3  # of a policy that has not moved yet: what rounding in an
 VALUE_MEMORY = 0.7  # a rollout ago: at the start returns change within few rollouts, and the critic must follow
 
 
-@dataclass(frozen=True)
-class PPOArguments(Arguments):
+@dataclass(frozen=True, config=STRICT)
+class PPOArguments:
     """hidden_sizes: units of the layers; lr: of Adam, falling to `final_lr` of it where the number of updates is known
 
     gamma, gae_lambda, clip_param, entropy_coef, max_grad_norm: as in PPO
     ppo_epoch: passes over a rollout; minibatch_size: turns for each optimizer step
     """
 
-    hidden_sizes: Sequence[int] = layers(128, 64)
-    lr: float = real(1e-3, 1e-9, 1.0)
-    final_lr: float = real(1.0, 0.0, 1.0)
-    gamma: float = real(0.99, 0.0, 1.0)
-    gae_lambda: float = real(0.95, 0.0, 1.0)
-    clip_param: float = real(0.2, 1e-9, 1.0)
-    entropy_coef: float = real(0.01, 0.0, 1e6)
-    max_grad_norm: float = real(0.5, 1e-9, 1e6)
-    ppo_epoch: int = whole(5, 1, 10**6)
-    minibatch_size: int = whole(128, 1, 10**6)
+    hidden_sizes: Sizes = (128, 64)
+    lr: float = ranged(1e-3, 1e-9, 1.0)
+    final_lr: float = ranged(1.0, 0.0, 1.0)
+    gamma: float = ranged(0.99, 0.0, 1.0)
+    gae_lambda: float = ranged(0.95, 0.0, 1.0)
+    clip_param: float = ranged(0.2, 1e-9, 1.0)
+    entropy_coef: float = ranged(0.01, 0.0, 1e6)
+    max_grad_norm: float = ranged(0.5, 1e-9, 1e6)
+    ppo_epoch: int = ranged(5, 1, 10**6)
+    minibatch_size: int = ranged(128, 1, 10**6)
 
 
 class Sums(BaseModel):
@@ -69,9 +69,8 @@ class PPO:
     log-probabilities are not those of this policy.
     """
 
-    @takes(PPOArguments)
     def __init__(self, setting: PolicySpec, **args: Any):
-        self.setting, self.args = setting, PPOArguments(**args)
+        self.setting, self.args = setting, read_arguments(PPOArguments, args)
         generator = torch.Generator().manual_seed(setting.seed)
         sizes = [setting.num_features, *self.args.hidden_sizes]
         policy = network.mlp([*sizes, setting.num_actions], generator, last_gain=0.01)

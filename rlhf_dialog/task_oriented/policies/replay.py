@@ -1,7 +1,6 @@
 """Learning from what was met before: whole dialogues are kept, and turns or dialogues are drawn from them. N turns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -9,13 +8,14 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from pydantic import BaseModel, Field
+from pydantic.dataclasses import dataclass
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.json_files import FAULTS, damage_as_user_error
 from rlhf_dialog.task_oriented.policies import network
-from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, whole
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, Sizes, ranged, read_arguments
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicySpec
 from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack
 
@@ -84,25 +84,18 @@ class Replay:
         lengths = np.array(lengths + [len(columns["turn"]) for columns in held], dtype=np.int64)
         self.stack.save(folder / REPLAY, held, {"lengths": lengths, "held": numbers})
 
-    def load(self, folder: Path, widths: tuple[int, int] | None = None) -> None:
-        """Restore what `save` wrote, with these numbers of features and actions. Raises UserError when the file is damaged."""
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote. Raises UserError when the file is damaged; a checkpoint's hash has told of wrong numbers."""
         stack, held = EpisodeStack(self.stack.capacity, self.stack.in_memory), dict[int, Columns]()
         with (
             damage_as_user_error(f"{folder / REPLAY}: is damaged: ", faults=(*FAULTS, SafetensorError)),
             safe_open(folder / REPLAY, "np") as opened,
         ):
             lengths, numbers = opened.get_tensor("lengths"), opened.get_tensor("held")
-            if not (
-                lengths.ndim == numbers.ndim == 1 and lengths.dtype == numbers.dtype == np.int64 and (lengths > 0).all()
-            ):
-                raise ValueError("the lengths and numbers of its dialogues are none")
             slices = {name: opened.get_slice(name) for name in set(opened.keys()) - {"lengths", "held"}}
-            if any(column.get_shape()[0] != lengths.sum() for column in slices.values()):
-                raise ValueError(f"its columns do not have the {lengths.sum()} turns of its dialogues")
             stops = lengths.cumsum()
             for number, start, stop in zip(numbers.tolist(), stops - lengths, stops, strict=True):
                 columns = {name: column[int(start) : int(stop)] for name, column in slices.items()}
-                _check_columns(columns, widths)
                 if number == -1:
                     stack.append(columns)
                 else:
@@ -110,26 +103,8 @@ class Replay:
         self.stack, self._held = stack, held
 
 
-COLUMNS = {"observations": "float32", "masks": "bool", "actions": "int64", "logprobs": "float32", "rewards": "float32"}
-
-
-def _check_columns(columns: Columns, widths: tuple[int, int] | None) -> None:
-    """Raises ValueError for columns that are not those of a dialogue with these numbers of features and actions."""
-    for name, kind in COLUMNS.items():
-        x = columns[name]
-        if x.dtype != kind or x.ndim != 1 + (name in ("observations", "masks")):
-            raise ValueError(f"{name} is {x.dtype} {x.shape}, not {kind}")
-    sizes = columns["observations"].shape[1], columns["masks"].shape[1]
-    if sizes != (widths or sizes) or not (columns["actions"] >= 0).all() or not (columns["actions"] < sizes[1]).all():
-        raise ValueError(
-            f"its dialogues have {sizes[0]} features and {sizes[1]} actions, or an action that there is not"
-        )
-    if columns["turn"].shape != columns["actions"].shape:
-        raise ValueError(f"turn is {columns['turn'].dtype} {columns['turn'].shape}")
-
-
-@dataclass(frozen=True)
-class ReplayArguments(Arguments):
+@dataclass(frozen=True, config=STRICT)
+class ReplayArguments:
     """What the learners from replay take.
 
     capacity: turns that are kept; in_memory: turns of these in memory, the older ones lie in a temporary folder
@@ -137,14 +112,14 @@ class ReplayArguments(Arguments):
     steps_per_dialogue: optimizer steps for each dialogue that has ended, made in the next update; 0.5: one for two dialogues
     """
 
-    hidden_sizes: Sequence[int] = layers(200, 75)
-    lr: float = real(5e-4, 1e-9, 1.0)
-    gamma: float = real(0.99, 0.0, 1.0)
-    capacity: int = whole(6000, 1, 10**9)
-    in_memory: int = whole(IN_MEMORY, 1, 10**9)
-    batch_size: int = whole(16, 1, 10**6)
-    steps_per_dialogue: float = real(1.0, 0.0, 1e6)
-    max_grad_norm: float = real(10.0, 1e-9, 1e6)
+    hidden_sizes: Sizes = (200, 75)
+    lr: float = ranged(5e-4, 1e-9, 1.0)
+    gamma: float = ranged(0.99, 0.0, 1.0)
+    capacity: int = ranged(6000, 1, 10**9)
+    in_memory: int = ranged(IN_MEMORY, 1, 10**9)
+    batch_size: int = ranged(16, 1, 10**6)
+    steps_per_dialogue: float = ranged(1.0, 0.0, 1e6)
+    max_grad_norm: float = ranged(10.0, 1e-9, 1e6)
 
 
 class ReplayCounters(BaseModel):
@@ -158,16 +133,16 @@ class ReplayCounters(BaseModel):
 class ReplayLearner:
     """What the learners from replay share: drawing actions, steps that are due when dialogues end, and files.
 
-    A subclass has a `learner` and a `_loss`, and `slow_share`: how far the slow copy follows in each step.
+    A subclass has `arguments`, `_networks` and a `_loss`.
     """
 
-    learner: network.NetworkPair
+    arguments: type[ReplayArguments]
     args: ReplayArguments
-    slow_share = 0.0
 
-    def __init__(self, setting: PolicySpec, args: ReplayArguments):
-        self.setting, self.args = setting, args
-        self.replay = Replay(args.capacity, args.in_memory)
+    def __init__(self, setting: PolicySpec, **args: Any):
+        self.setting, self.args = setting, read_arguments(self.arguments, args)
+        self.replay = Replay(self.args.capacity, self.args.in_memory)
+        self.learner = self._networks(torch.Generator().manual_seed(setting.seed))
         self.num_dialogues = self.num_steps = 0
         self.due = 0.0
 
@@ -204,7 +179,11 @@ class ReplayLearner:
         counters = network.load_networks(self.learner, Path(folder), ReplayCounters)
         self.num_dialogues, self.num_steps = counters["num_dialogues"], counters["num_steps"]
         self.due = counters["due"]
-        self.replay.load(Path(folder), (self.setting.num_features, self.setting.num_actions))
+        self.replay.load(Path(folder))
+
+    def _networks(self, generator: torch.Generator) -> network.NetworkPair:
+        """What learns, with weights that the generator draws."""
+        raise NotImplementedError
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """What one step lowers, on turns that are drawn with the generator, and statistics."""
@@ -215,6 +194,4 @@ class ReplayLearner:
         if not loss.isfinite():
             raise RunStopped(f"step {self.num_steps}: the loss is {loss.item()}")
         norm = self.learner.step(loss, self.args.max_grad_norm)
-        if self.slow_share:
-            self.learner.follow(self.slow_share)
         return {"learn/loss": loss.item(), "learn/grad_norm": norm, **statistics}

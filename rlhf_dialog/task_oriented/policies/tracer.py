@@ -1,24 +1,22 @@
 """Trust region actor-critic with experience replay (1707.00130): A2C off-policy whose steps stay near an average network."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from rlhf_dialog.task_oriented.policies.a2c import A2C, A2CArguments
 from rlhf_dialog.task_oriented.policies.acer import project_gradient
-from rlhf_dialog.task_oriented.policies.arguments import real, takes
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec
-from rlhf_dialog.task_oriented.policies.network import masked_logprobs
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, ranged
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory
+from rlhf_dialog.task_oriented.policies.network import NetworkPair, masked_logprobs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class TRACERArguments(A2CArguments):
     """trust: how far a gradient of all weights may lead away from the average network, which follows by `average_share`"""
 
-    trust: float = real(0.01, 0.0, 1e6)
-    average_share: float = real(0.05, 1e-9, 1.0)
+    trust: float = ranged(0.01, 0.0, 1e6)
+    average_share: float = ranged(0.05, 1e-9, 1.0)
 
 
 @PolicyFactory.register("tracer")
@@ -27,12 +25,9 @@ class TRACER(A2C):
 
     arguments = TRACERArguments
     args: TRACERArguments
-    has_average = True
 
-    @takes(TRACERArguments)
-    def __init__(self, setting: PolicySpec, **args: Any):
-        super().__init__(setting, **args)
-        self.slow_share = self.args.average_share
+    def _networks(self, generator: torch.Generator, slow_share: float = 0.0) -> NetworkPair:
+        return super()._networks(generator, self.args.average_share)
 
     def _limit_objective(self, objective: Tensor, turns: dict[str, Tensor], logprobs: Tensor) -> Tensor:
         """What has the trusted gradient: the policy's weights times that gradient."""

@@ -29,7 +29,6 @@ class ActRun(ABC):
 
     training_world: TrainingWorld  # where the policy acts; there before `_build`
     extra_files: tuple[str, ...] = ()  # of the run folder, which `overwrite` removes too
-    state_shape: Any = dict[str, Any]  # the types of what a checkpoint holds beside the policy
     rollout = None  # for the services of the run: it has no responses of a language model
 
     def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool | Literal["auto"] = False):
@@ -86,7 +85,7 @@ class ActRun(ABC):
         source = self.start.prepare(self.folder, extra_files=self.extra_files)
         state = None
         if source:
-            state = load_policy_checkpoint(source, self.policy, self.identity, self.training_world, self.state_shape)
+            state = load_policy_checkpoint(source, self.policy, self.identity, self.training_world)
         self._restore(state, stack)
         replace_text(self.folder / "config.yaml", dump_yaml(self.config))
 

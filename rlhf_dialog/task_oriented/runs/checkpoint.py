@@ -6,9 +6,9 @@ from typing import Any
 from rlhf_dialog.atomic_files import atomic_folder, write_json
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.found_files import check_files
-from rlhf_dialog.json_files import check_shape, damage_as_user_error, load_json
-from rlhf_dialog.runs.checkpoint import as_user_error, read_state
-from rlhf_dialog.runs.verification import verify, way_back
+from rlhf_dialog.json_files import damage_as_user_error, load_json
+from rlhf_dialog.runs.checkpoint import read_state
+from rlhf_dialog.runs.verification import verify
 from rlhf_dialog.task_oriented.domains.loading import OWN
 from rlhf_dialog.task_oriented.policies.base import DialoguePolicy
 from rlhf_dialog.task_oriented.runs.settings import OF_AGENT, PolicyConfig
@@ -20,18 +20,12 @@ DOMAIN = "domain.json"
 
 
 def load_policy_checkpoint(
-    source: Path, policy: DialoguePolicy, identity: dict[str, Any], domain: TrainingWorld, shape: Any = dict[str, Any]
+    source: Path, policy: DialoguePolicy, identity: dict[str, Any], domain: TrainingWorld
 ) -> dict[str, Any]:
-    """Restore the policy; returns the state, which has the types of `shape`.
-
-    Raises UserError when the checkpoint is damaged, or of another run or domain.
-    """
+    """Restore the policy; returns the state. Raises UserError when the checkpoint is damaged, or of another run or domain."""
     _, state = read_state(source.parent, source)
     verify(source, state)
-    with as_user_error(source, way_back):
-        then: dict[str, Any] = state["identity"]
-        check_shape(then, dict[str, Any])
-        check_shape(state, shape)
+    then: dict[str, Any] = state["identity"]
     check_domain(source, state.get("domain", "?"), then.get("domain_hash"), domain)
     changed = [f"{key}: {then.get(key)!r} -> {value!r}" for key, value in identity.items() if then.get(key) != value]
     if changed:

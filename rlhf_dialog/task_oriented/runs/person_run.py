@@ -5,8 +5,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from pydantic import BaseModel
-
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.services.interrupts import WhileWaiting, leave
@@ -19,13 +17,6 @@ from rlhf_dialog.task_oriented.runs.training_world import open_person_world
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher
 
 
-class PersonCounters(BaseModel):
-    """What a checkpoint holds beside the policy."""
-
-    iteration: int
-    rewarded: int
-
-
 class PersonRun(ActRun):
     """Learns from a teacher in the run folder of a `PolicyConfig`, until the teacher leaves; goes on where the last day ended.
 
@@ -34,8 +25,6 @@ class PersonRun(ActRun):
     A dialogue counts when it has ended, and, if the teacher leaves in the middle of it, when something in it was rewarded.
     The policy learns from dialogues in which something was rewarded. Each dialogue that counts is saved at once.
     """
-
-    state_shape = PersonCounters
 
     def __init__(
         self,

@@ -7,8 +7,6 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, Literal
 
-from pydantic import BaseModel
-
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.plot import plot_success
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
@@ -57,20 +55,10 @@ PLOT = "plot.png"
 IMITATION_SEED = 2**30 + 2**29  # added to the run's seed
 
 
-class RunCounters(BaseModel):
-    """What a checkpoint holds beside the policy; the sampler checks its own part."""
-
-    iteration: int
-    num_dialogues: int
-    imitation: dict[str, float]
-    sampler: dict[str, Any]
-
-
 class PolicyRun(ActRun):
     """Trains the policy of a `PolicyConfig`: leaves metrics, checkpoints, `agent/` and a plot in the run folder."""
 
     extra_files = (PLOT,)
-    state_shape = RunCounters
 
     def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool | Literal["auto"] = False):
         super().__init__(config, overwrite, resume)

@@ -145,12 +145,10 @@ class PolicyConfig(Settings):
 
     @property
     def run_folder(self) -> Path:
-        """Where everything of the run is."""
         return Path(self.run_dir).expanduser() / str(self.experiment_name or "policy")
 
     @property
     def reward_range(self) -> tuple[float, float]:
-        """The lowest and the highest reward of a person."""
         return self.rewards or ((-1.0, 1.0) if isinstance(self.domain, ActionsConfig) else (-20.0, 20.0))
 
     @property

@@ -145,7 +145,6 @@ class ActionList:
         return hashlib.sha256(json.dumps(self.names).encode()).hexdigest()
 
     def mask(self, taken: Sequence[str], heard: str) -> list[bool]:
-        """Which actions are allowed, see `Action.is_allowed`."""
         return [action.is_allowed(taken, heard) for action in self.actions]
 
 

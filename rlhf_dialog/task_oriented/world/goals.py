@@ -28,7 +28,6 @@ class Goal:
     other_than: list[str] = field(default_factory=list)
 
     def copy(self) -> "Goal":
-        """A goal of its own with the same content."""
         return Goal(dict(self.constraints), dict(self.requests), self.wanted_name, self.name, list(self.other_than))
 
     def since(self, first: "Goal", domain: Domain) -> "Goal":
@@ -56,7 +55,6 @@ class Goal:
         return fits_constraints and entity[NAME] not in self.other_than and self.wanted_name in ("", entity[NAME])
 
     def requested_slots(self) -> list[str]:
-        """The slots of the requests without the name."""
         return [slot for slot in self.requests if slot != NAME]
 
     def as_dict(self) -> dict[str, Any]:

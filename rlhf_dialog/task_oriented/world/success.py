@@ -47,7 +47,6 @@ class Evaluator:
         self.domain = domain
 
     def __call__(self, goal: Goal, system_turns: Sequence[Sequence[Act]]) -> DialogueOutcome:
-        """The outcome of a dialogue; `goal` is the goal at its end."""
         outcome = evaluate(self.domain, goal, [without_contradictions(acts) for acts in system_turns])
         venues = next((names for acts in reversed(system_turns) if (names := _venues(acts))), [])
         entities = [self.domain.entity(venue) for venue in venues]

@@ -123,12 +123,16 @@ class Words:
         self.mentions.pop(normalize(UNKNOWN))
         self.mentioned = re.compile(rf"(?<!\w)({_alternatives(self.mentions)})(?:ly)?(?!\w)")  # "moderately priced"
 
-    def say(self, acts: Iterable[Act], rng: Random) -> str:
-        """The turn in words, a sentence for each act; `rng` chooses among templates. Raises KeyError without a template."""
+    def say(self, acts: Iterable[Act], rng: Random | None) -> str:
+        """The turn in words, a sentence for each act; `rng` chooses among templates, without it the first one is said.
+
+        Raises KeyError without a template.
+        """
         acts = list(acts)
         missed = any((act.slot, act.value) == (NAME, NOTHING) for act in acts)
-        sentences = ((act, rng.choice(self._sentences(act, missed))) for act in acts)
-        return " ".join(text.format(slot=slot_in_words(act.slot), value=act.value) for act, text in sentences)
+        sentences = ((act, self._sentences(act, missed)) for act in acts)
+        chosen = ((act, rng.choice(texts) if rng else texts[0]) for act, texts in sentences)
+        return " ".join(text.format(slot=slot_in_words(act.slot), value=act.value) for act, text in chosen)
 
     def read(self, text: str) -> list[Act]:
         """The acts of a turn, in its order; `null` where nothing is understood."""
@@ -203,7 +207,6 @@ class Words:
 
 
 def user_words(domain: Domain) -> Words:
-    """What users say."""
     return Words(domain, USER, USER_KEYWORDS, invents=False)
 
 

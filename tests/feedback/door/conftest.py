@@ -18,7 +18,7 @@ from rlhf_dialog.feedback.store.people import People
 def door(bot, store, answering):
     door = Door(bot, store, answering, Callers(People.load(bot.folder), store, "somebody"))
     yield door
-    door.close()
+    door.answers.close()
 
 
 @pytest.fixture

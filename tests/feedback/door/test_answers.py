@@ -176,7 +176,7 @@ def test_what_grows_when_the_server_ends_is_stored_as_far_as_it_was_read(bot, do
         threading.Lock(),
     )
     assert pace.waits.wait(60)
-    ending = threading.Thread(target=door.close)
+    ending = threading.Thread(target=door.answers.close)
     ending.start()
     while not running.is_left:
         pass

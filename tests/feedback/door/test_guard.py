@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 
 import pytest
 
@@ -280,15 +279,3 @@ def test_answers_at_the_same_time_are_limited_by_person_and_in_all():
         raise KeyError
     with limits.answering(ANN), limits.answering(ANN):
         pass
-
-
-def test_what_waits_until_nobody_is_answered_is_done_then():
-    limits, done, ended = CallerLimits(ApiKeys()), [], threading.Event()
-    limits.when_idle(lambda: done.append("at once"))
-    with limits.answering(ANN):
-        with limits.answering(BEN):
-            limits.when_idle(lambda: done.append("later"))
-            limits.when_idle(ended.set)
-        assert done == ["at once"]
-    assert ended.wait(60)
-    assert done == ["at once", "later"]

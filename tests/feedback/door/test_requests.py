@@ -32,9 +32,8 @@ def test_messages_become_a_system_message_and_turns():
 
 def test_what_is_asked_for():
     plain = read_chat_request(body())
-    nothing = (plain.temperature, plain.top_p, plain.max_tokens, plain.stop, plain.n, plain.seed, plain.user)
-    assert nothing == (None, None, None, (), 1, None, None)
-    assert (plain.stream, plain.include_usage, plain.ignored) == (False, False, ())
+    assert plain.keys.model_dump(exclude_none=True) == body()
+    assert (plain.num_choices, plain.stops, plain.includes_usage, plain.ignored) == (1, (), False, [])
     keys = {
         "temperature": 0,
         "top_p": 0.5,
@@ -45,10 +44,9 @@ def test_what_is_asked_for():
         "user": "u",
     }
     asked = read_chat_request(body(**keys, stop="X", stream=True, stream_options={"include_usage": True}))
-    found = (asked.temperature, asked.top_p, asked.max_tokens, asked.stop, asked.n, asked.seed, asked.user)
-    assert found == (0.0, 0.5, 7, ("X",), 2, -3, "u")
-    assert (asked.stream, asked.include_usage) == (True, True)
-    assert read_chat_request(body(max_tokens=9, stop=["a", "b"])).max_tokens == 9
+    assert {key: getattr(asked.keys, key) for key in keys} == keys
+    assert (asked.num_choices, asked.stops, asked.keys.stream, asked.includes_usage) == (2, ("X",), True, True)
+    assert read_chat_request(body(stop=["a\r\n", "b"])).stops == ("a\n", "b")
 
 
 def test_the_body_is_known_again_whatever_the_order_of_its_keys():
@@ -61,7 +59,7 @@ def test_keys_without_effect_are_named_and_texts_of_strangers_are_not():
     asked = read_chat_request(
         body(tools=[{"type": "function"}], tool_choice="auto", logit_bias={}, response_format=None)
     )
-    assert (asked.ignored, names_of(asked.ignored)) == (("tool_choice", "tools"), "tool_choice, tools")
+    assert (asked.ignored, names_of(asked.ignored)) == (["tool_choice", "tools"], "tool_choice, tools")
     odd = read_chat_request(body(**{"a\r\nSet-Cookie: x": 1, "top_k": 3, "é": 2}))
     assert names_of(odd.ignored) == "top_k, ..."
     assert len(names_of(read_chat_request(body(**{f"key_{i}": 1 for i in range(999)})).ignored)) < 300
@@ -70,12 +68,12 @@ def test_keys_without_effect_are_named_and_texts_of_strangers_are_not():
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
 REFUSED = [
-    (None, "the body", "object"),
-    ([], "the body", "object"),
-    ({"messages": [{"role": "user", "content": "Hi"}]}, "model", "missing"),
-    ({"model": "bot"}, "messages", "missing"),
-    (body() | {"messages": []}, "messages", "list"),
-    (body() | {"messages": ["Hi"]}, "messages[0]", "role and content"),
+    (None, "the body", "dictionary"),
+    ([], "the body", "dictionary"),
+    ({"messages": [{"role": "user", "content": "Hi"}]}, "model", "required"),
+    ({"model": "bot"}, "messages", "required"),
+    (body() | {"messages": []}, "messages", "at least 1"),
+    (body() | {"messages": ["Hi"]}, "messages[0]", "dictionary"),
     (body(("system", "Be kind.")), "messages", "user"),
     (body(("user", "Hi"), ("assistant", "Yes?")), "messages", "user"),
     (body(("user", "  ")), "messages", "empty"),
@@ -85,24 +83,24 @@ REFUSED = [
     (body(("user", [{"type": "text", "text": 3}])), "messages[0].content[0]", "text"),
     (body(("tool", "3 degrees"), ("user", "Hi")), "messages[0]", "tool"),
     (body(("robot", "Hi")), "messages[0].role", "robot"),
-    (body(([], "Hi")), "messages[0].role", "list"),
-    (body(("user", None)), "messages[0].content", "missing"),
+    (body(([], "Hi")), "messages[0].role", "[]"),
+    (body(("user", None)), "messages[0].content", "None"),
     (body(("user", 3)), "messages[0].content", "found 3"),
-    (body(temperature=2.1), "temperature", "0 to 2"),
-    (body(temperature=True), "temperature", "0 to 2"),
-    (body(temperature=float("nan")), "temperature", "0 to 2"),
-    (body(top_p=-0.1), "top_p", "0 to 1"),
-    (body(max_tokens=0), "max_tokens", "1 to"),
-    (body(max_completion_tokens=2.5), "max_completion_tokens", "1 to"),
-    (body(n=3), "n", "1 to 2"),
-    (body(n=True), "n", "1 to 2"),
-    (body(seed=1.5), "seed", "whole number"),
+    (body(temperature=2.1), "temperature", "2.1"),
+    (body(temperature=True), "temperature", "number"),
+    (body(temperature=float("nan")), "temperature", "finite"),
+    (body(top_p=-0.1), "top_p", "-0.1"),
+    (body(max_tokens=0), "max_tokens", "equal to 1"),
+    (body(max_completion_tokens=2.5), "max_completion_tokens", "integer"),
+    (body(n=3), "n", "equal to 2"),
+    (body(n=True), "n", "integer"),
+    (body(seed=1.5), "seed", "integer"),
     (body(user=7), "user", "found 7"),
-    (body(stream="yes"), "stream", "true or false"),
-    (body(stream_options=[]), "stream_options", "object"),
-    (body(stop=[""]), "stop", "1 to 200"),
+    (body(stream="yes"), "stream", "boolean"),
+    (body(stream_options=[]), "stream_options", "dictionary"),
+    (body(stop=[""]), "stop[0]", "at least 1"),
     (body(stop=list("abcde")), "stop", "at most 4"),
-    (body(stop=3), "stop", "1 to 200"),
+    (body(stop=3), "stop", "list"),
 ]
 
 

@@ -24,7 +24,6 @@ from rlhf_dialog.feedback.learning.report import (
     ChangedAnswers,
     NightReport,
     compare_answers,
-    newest_phrase,
 )
 from rlhf_dialog.feedback.store.examples import DialoguePrompt, Examples, heldout_set, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
@@ -204,14 +203,14 @@ LOWER, HIGHER = np.array([1.0, 2.0, 2.0, 4.0, 3.0]), np.array([1.5, 3.0, 2.5, 6.
 )
 def test_a_worsening_is_what_the_liked_replies_do_not_have_in_standard_errors(ours, first, liked, both_ways, excess):
     """Differences .5, 1, .5, 2, 0: mean .8, standard deviation sqrt(2.3 / 4)."""
-    found = worsening("x", 2.0, ours, first, np.array(liked), both_ways=both_ways).value
+    found = worsening(ours, first, np.array(liked), both_ways=both_ways)
     assert found == pytest.approx(excess / math.sqrt(2.3 / 4 / 5))
 
 
 def test_what_people_like_is_known_as_well_as_there_are_liked_replies():
     """Where it allows something, the error of its mean counts as well: of 2.4 and 3.4, a deviation of sqrt(1 / 2)."""
     liked = np.array([2.4, 3.4])
-    found = [worsening("x", 2.0, *pair, liked).value for pair in ((HIGHER, LOWER), (LOWER, HIGHER))]
+    found = [worsening(*pair, liked) for pair in ((HIGHER, LOWER), (LOWER, HIGHER))]
     assert found[0] == pytest.approx(0.3 / math.sqrt(2.3 / 4 / 5 + 1 / 2 / 2))
     assert found[1] == pytest.approx(
         -0.8 / math.sqrt(2.3 / 4 / 5)
@@ -219,48 +218,8 @@ def test_what_people_like_is_known_as_well_as_there_are_liked_replies():
 
 
 def test_without_noise_a_worsening_counts_in_full_and_of_one_line_the_noise_is_not_known():
-    assert worsening("x", 2.0, LOWER + 1, LOWER, np.empty(0)).value > 1e3
-    assert worsening("x", 2.0, HIGHER[:1], LOWER[:1], np.empty(0)).value == 0
-
-
-@pytest.mark.parametrize("is_share", [False, True])
-def test_a_change_of_the_visible_size_fails_in_four_nights_of_five(is_share):
-    """Simulated: nights with 200 replies, differences of deviation 3, or sentences of which a share is unfinished."""
-    draw, nights = np.random.default_rng(0), 600
-
-    def night(change):
-        if is_share:
-            return worsening("x", 2.0, (draw.random(200) < change).astype(float), np.zeros(200), np.empty(0))
-        first = draw.normal(10, 5, 200)
-        return worsening("x", 2.0, first + draw.normal(change, 3, 200), first, np.empty(0))
-
-    visible = np.mean([night(0).visible for _ in range(20)])
-    failed = np.mean([not night(visible).passed for _ in range(nights)])
-    assert failed == pytest.approx(0.8, abs=0.06)
-
-
-def test_the_divergence_and_distinct_2_say_what_they_would_see(bot, monkeypatch):
-    """Of replies that are all alike there is no noise, so that the limit itself is seen; of others somewhat more is."""
-    monkeypatch.setattr(GuardMeasurement, "_liked_divergence", 0.0)
-    alike, other = (
-        [Reply("a b c", [40, 41], False)] * 8,
-        [Reply(f"{n} b a" if n % 2 else "a b", [40 + n, 41], False) for n in range(8)],
-    )
-    for replies in (alike, other):
-        guards, (divergence, distinct, *_) = measured_by(
-            bot, 0.05, [replies, alike], monkeypatch, guard_prompts=8, min_distinct_2=0.5
-        )
-        assert divergence.visible > divergence.limit
-        assert (distinct.visible == 0.5) is (replies is alike)
-        assert distinct.visible <= 0.5
-    learner = guards.learner
-    rows = [(prompt.prompt_turns, reply.ids) for prompt, reply in zip(guards.prompts, other, strict=True)]
-    own, theirs = (
-        [logprob(policy, learner, *row) for row in rows] for policy in (learner.policy, learner.reference_policy)
-    )
-    ratios = (np.array(own) - theirs) / 2  # every reply has two tokens, so that the error is that of a mean
-    error = ratios.std() / math.sqrt(8) * divergence.value / ratios.mean()
-    assert divergence.visible == pytest.approx(divergence.limit + 0.8416 * error, rel=1e-3)
+    assert worsening(LOWER + 1, LOWER, np.empty(0)) > 1e3
+    assert worsening(HIGHER[:1], LOWER[:1], np.empty(0)) == 0
 
 
 def test_stored_lines_come_after_those_held_out_and_fewer_than_fifty_are_repeated(bot):
@@ -306,8 +265,7 @@ def test_five_lines_have_to_change_or_all_of_fewer_and_each_is_shown_on_three_li
     assert "49 answers" in shown[0]
     assert "0.0 before, 2.0 after" in shown[1]
     assert "(2%)" in shown[0]
-    assert '"a b" in 1 ' in shown[2]
-    assert shown[3:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
+    assert shown[2:] == ["  line    two lines", "  before  (nothing)", "  after   a b"]
 
 
 def test_other_weights_answer_as_each_would_by_itself(bot):
@@ -328,21 +286,6 @@ def test_other_weights_answer_as_each_would_by_itself(bot):
     ]
     assert wanted
     assert found == ChangedAnswers(12, wanted)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "found"),
-    [
-        (["At six.", "It is here."], ["At six, please.", "It is here. Please!"], ("please", 0, 2)),
-        (["A b.", "C."], ["A b. Anything else?", "C. Anything else?"], ("anything else", 0, 2)),
-        (["Please, at six."], ["Please, at six."], ("", 0, 0)),
-        (["I don’t know."], ["I don’t know.", "So I don’t."], ("so i don’t", 0, 1)),
-    ],
-)
-def test_the_phrase_that_most_answers_have_won(before, after, found):
-    phrase, *counts = newest_phrase(before, after)
-    assert (phrase if counts[0] < counts[1] else "") == found[0]
-    assert not found[0] or counts == [*found[1:]]
 
 
 # --- the report ---

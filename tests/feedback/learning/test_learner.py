@@ -18,6 +18,7 @@ from rlhf_dialog.feedback.store.examples import AnswerPair, RatedAnswer, Trainin
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.loading import Form, load_causal_lm
 from rlhf_dialog.models.policy import num_positions
+from rlhf_dialog.models.saved_agent import save_agent
 from tests.parts.taught_bots import new_bot, set_keys
 
 TEXTS = ["Why ?", "No no no .", "Who is it ?", "I see the sea .", "How so ?"]
@@ -355,7 +356,7 @@ def test_adapters_are_trained_and_merged_only_in_the_agent(bot, tmp_path):
     learner.save(tmp_path)
     assert all(".lora_" in name for name in load_file(tmp_path / "adapter.safetensors"))
     assert not (tmp_path / "weights.safetensors").exists()
-    learner.export(tmp_path / "agent")
+    save_agent(tmp_path / "agent", learner.policy, learner.encoder.encoder.tokenizer, learner.agent.settings)
     merged = load_file(tmp_path / "agent" / "model.safetensors")
     assert merged.keys() == before.keys()
     assert any(not torch.equal(merged[name], before[name]) for name in merged)

@@ -95,14 +95,13 @@ def test_a_text_with_another_id_is_no_second_way_to_an_answer_with_an_id(store):
     assert said_by(lay(store, rating("of-another-model", chat=chat(other), model="llama"))) == {"'llama'": 1}
 
 
-def test_line_ends_thoughts_and_calls_of_tools_are_not_compared_and_are_named(store):
+def test_line_ends_thoughts_and_calls_of_tools_are_not_compared(store):
     talk(store, ASKED[0], ("assistant", "a1", "<think>Now ?</think>\nFrom seven .\nEach day ."), named=False)
     page = '<details type="reasoning" done="true">\n<summary>Thought</summary>\n> Now ?\n</details>\n'
     page += '<details type="tool_calls" name="clock" arguments="&quot;&gt;"><summary>Clock</summary></details>'
     shown = [ASKED[0], ("assistant", "a1", f"{page}From seven .\r\nEach day . ")]
     added = lay(store, rating("a1", chat=chat(shown)))
     assert (added.events, added.left_out) == (1, {})
-    assert added.unread == {"blocks of reasoning": 1, "blocks of tool_calls": 1}
 
 
 def test_what_cannot_be_laid_is_counted_with_the_reason(store):
@@ -135,10 +134,10 @@ def test_what_cannot_be_laid_is_counted_with_the_reason(store):
     assert (added.events, store.feedback()) == (0, [])
 
 
-def test_ten_steps_and_tags_are_named_and_not_stored(store):
+def test_ten_steps_are_named_and_not_stored(store):
     talk(store, *ASKED)
-    added = lay(store, rating("a1", chat=chat(ASKED), details={"rating": 8}, tags=["Hotel"], flavour=1))
-    assert (added.events, added.unread) == (1, {"details.rating (1 to 10)": 1, "data.tags": 1, "data.flavour": 1})
+    added = lay(store, rating("a1", chat=chat(ASKED), details={"rating": 8}))
+    assert (added.events, added.unread) == (1, {"details.rating (1 to 10)": 1})
 
 
 def test_an_answer_that_was_stopped_is_rated_as_far_as_it_came(store):

@@ -291,14 +291,6 @@ TABLES = ["dialogues", "turns", "feedback", "answers", "stopped", "copies", "sys
 TABLES += ["pulled"]
 
 
-def test_rows_go_at_once_and_their_bytes_later(store):
-    talk(store, ANN, answer="a secret of the kitchen")
-    assert store.forget(store.hash_person(ANN), erase=False) == 3
-    assert store.people() == set()
-    store.erase()
-    assert b"kitchen" not in bytes_on_disk(store)
-
-
 def test_nothing_of_the_newer_tables_is_updated_or_deleted(store):
     full_talk(store, user="0" * 16)
     with closing(sqlite3.connect(store.path)) as plain:

@@ -1,12 +1,10 @@
-from dataclasses import dataclass
-from inspect import signature
-
 import numpy as np
 import pytest
 import torch
+from pydantic.dataclasses import dataclass
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.arguments import Arguments, constant, layers, real, takes, whole
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, Sizes, constant, ranged, read_arguments
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, PolicySpec, choose, stream
 from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN, build_policy
 from rlhf_dialog.task_oriented.policies.handcrafted import HandcraftedMulti
@@ -38,35 +36,28 @@ def test_only_a_policy_that_draws_gets_the_streams_and_each_turn_of_each_dialogu
     assert len({stream(*key).random() for key in keys}) == 4
 
 
-@dataclass(frozen=True)
-class Parent(Arguments):
-    share: float = real(0.5, 0.0, 1.0)
-    rows: int = whole(8, 1, 100)
-    hidden_sizes: tuple = layers(4, 2)
-    name: str = "a"
+@dataclass(frozen=True, config=STRICT)
+class Parent:
+    share: float = ranged(0.5, 0.0, 1.0)
+    rows: int = ranged(8, 1, 100)
+    hidden_sizes: Sizes = (4, 2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Child(Parent):
     rows: int = constant(3)
-    share: float = real(0.1, 0.1, 2.0)
-    more: int = whole(1, 0, 2)
-
-
-class Learner:
-    @takes(Child)
-    def __init__(self, setting, **args):
-        self.args = Child(**args)
+    share: float = ranged(0.1, 0.1, 2.0)
 
 
 def test_defaults_and_what_is_given():
-    assert Parent() == Parent(0.5, 8, (4, 2), "a")
-    assert Parent(share=1, rows=100, hidden_sizes=[7], name=3).rows == 100
-    assert Parent(share=0, rows=1, hidden_sizes=[1, 10**5]).rows == 1  # the bounds themselves
-    assert (Child().share, Child().rows, Child(share=2).share) == (0.1, 3, 2)
-    expected = "(setting, share: float = 0.1, hidden_sizes: tuple = (4, 2), name: str = 'a', more: int = 1)"
-    assert str(signature(Learner)) == expected
-    assert Learner(None, more=2).args.more == 2
+    assert Parent() == Parent(0.5, 8, (4, 2))
+    assert read_arguments(Parent, {"share": 1, "rows": 100, "hidden_sizes": [7]}) == Parent(1.0, 100, [7])
+    assert (
+        read_arguments(Parent, {"share": 0, "rows": 1, "hidden_sizes": [1, 10**5]}).rows == 1
+    )  # the bounds themselves
+    assert (Child().share, Child().rows, read_arguments(Child, {"share": 2}).share) == (0.1, 3, 2)
+    with pytest.raises(UserError, match=r"policy\.args\.rows.* Known: share, hidden_sizes$"):
+        read_arguments(Child, {"rows": 3})
 
 
 @pytest.mark.parametrize(
@@ -192,15 +183,15 @@ HOTEL = ("policies.hotel",)
     ("name", "args", "setting", "words"),
     [
         ("pppo", {}, FREE, ("'pppo'", "'ppo'")),
-        ("ppo", {"lrr": 1}, FREE, ("ppo", "'lr'")),
+        ("ppo", {"lrr": 1}, FREE, ("policy.args.lrr", "'lr'")),
         ("ppo", {"setting": 1}, FREE, ("'setting'",)),
-        ("ppo", {"lr": 1.5}, FREE, ("policy.args.lr", "1.5", "from 1e-09 to 1")),
+        ("ppo", {"lr": 1.5}, FREE, ("policy.args.lr", "1.5", "less than or equal to 1")),
         ("ppo", {"gamma": -1}, FREE, ("policy.args.gamma", "-1")),
         ("ppo", {"gamma": float("nan")}, FREE, ("policy.args.gamma", "nan")),
         ("ppo", {"gamma": True}, FREE, ("policy.args.gamma", "True")),
         ("ppo", {"gamma": "1"}, FREE, ("policy.args.gamma", "'1'")),
         ("ppo", {"ppo_epoch": 2.0}, FREE, ("policy.args.ppo_epoch", "2.0")),
-        ("ppo", {"ppo_epoch": 0}, FREE, ("policy.args.ppo_epoch", "0", "from 1")),
+        ("ppo", {"ppo_epoch": 0}, FREE, ("policy.args.ppo_epoch", "0", "greater than or equal to 1")),
         ("ppo", {"hidden_sizes": "64"}, FREE, ("policy.args.hidden_sizes", "'64'")),
         ("ppo", {"hidden_sizes": [64, 0]}, FREE, ("policy.args.hidden_sizes", "[64, 0]")),
         ("ppo", {"hidden_sizes": [10**5 + 1]}, FREE, ("policy.args.hidden_sizes",)),
@@ -223,13 +214,13 @@ HOTEL = ("policies.hotel",)
         ("committee", {}, PolicySpec(5, 3, domain=TWO), ("committee", "several domains")),
         ("committee", {"members": ["hotels"]}, SEVERAL, ("policy.args.members", "'hotels'", "'hotel'")),
         ("committee", {"members": []}, SEVERAL, ("policy.args.members", "[]")),
-        ("committee", {"members": ["hotel", "hotel"]}, SEVERAL, ("policy.args.members", "once")),
+        ("committee", {"members": ["hotel", "hotel"]}, SEVERAL, ("policy.args.members", "each domain once")),
         ("committee", {"members": 3}, SEVERAL, ("policy.args.members", "3")),
-        ("committee", {"learning": "all"}, SEVERAL, ("learning", "'all'", "evidence, reward, own")),
+        ("committee", {"learning": "all"}, SEVERAL, ("policy.args.learning", "'all'", "'evidence'")),
         ("manager", {}, FREE, ("manager", "several domains")),
         ("manager", {"policies": {"hotels": "random"}}, SEVERAL, ("policy.args.policies", "'hotels'", "'hotel'")),
         ("manager", {"policies": {"hotel": "gp_sarsaa"}}, SEVERAL, (*HOTEL, "'gp_sarsaa'", "'gp_sarsa'")),
-        ("manager", {"policies": {"hotel": {"id": "dqn", "args": {"lrr": 1}}}}, SEVERAL, (*HOTEL, "dqn")),
+        ("manager", {"policies": {"hotel": {"id": "dqn", "args": {"lrr": 1}}}}, SEVERAL, (*HOTEL, "'lr'")),
         ("manager", {"policies": "dqn"}, SEVERAL, ("policy.args.policies", "'dqn'")),
         ("manager", {"policies": {"hotel": {"id": None}}}, SEVERAL, (*HOTEL, "{'id': None}")),
         ("manager", {"policies": {"hotel": {"id": "dqn", "args": []}}}, SEVERAL, (*HOTEL, "found")),

@@ -73,29 +73,14 @@ def test_turns_and_whole_dialogues_are_drawn_and_the_newest_ones_are_found():
     assert newest["ended"].sum() == 2
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda columns: columns["lengths"].__setitem__(0, columns["lengths"][0] + 1),  # a turn more than there are
-        lambda columns: columns["actions"].__setitem__(0, 3),  # of three actions
-        lambda columns: columns["actions"].__setitem__(0, -1),
-        lambda columns: columns.update(rewards=columns["rewards"].astype(np.float64)),
-        lambda columns: columns.update(masks=columns["masks"][:, :0]),
-        lambda columns: columns.pop("held"),
-    ],
-)
-def test_numbers_of_another_file_are_refused(tmp_path, change):
+def test_a_damaged_file_is_refused_and_changes_nothing(tmp_path):
     replay, _ = counted(100, 50)
     replay.save(tmp_path)
-    columns = load_file(tmp_path / "replay.safetensors")
-    change(columns)
-    save_file(columns, tmp_path / "replay.safetensors")
+    columns, before = load_file(tmp_path / "replay.safetensors"), len(replay)
+    save_file({name: column for name, column in columns.items() if name != "held"}, tmp_path / "replay.safetensors")
     with pytest.raises(UserError, match=r"replay\.safetensors: is damaged"):
         replay.load(tmp_path)
-    replay.save(tmp_path)
-    with pytest.raises(UserError, match="2 features and 3 actions"):
-        replay.load(tmp_path, (2, 4))
-    replay.load(tmp_path, (2, 3))
+    assert len(replay) == before
 
 
 def test_counters_that_are_damaged_are_refused(tmp_path):
@@ -219,15 +204,12 @@ def on_disk(stack):
     return [] if stack._disk is None else [n for (n,) in stack._disk.execute("SELECT number FROM dialogues")]
 
 
-def test_older_dialogues_are_on_disk_until_they_make_room_and_other_columns_are_refused():
+def test_older_dialogues_are_on_disk_until_they_make_room():
     assert on_disk(filled(100, 10, [3] * 7)[0]) == [0, 1, 2, 3]
     assert on_disk(filled(100, 21, [3] * 7)[0]) == []
     assert on_disk(filled(18, 10, [3] * 8)[0]) == [2, 3, 4]
-    stack, _ = filled(100, 5, [3] * 7)
     with pytest.raises(IndexError):
-        stack.rows([21])
-    with pytest.raises(UserError, match=r"\['good', 'paid', 'seen'\].*\['paid'\]"):
-        stack.append({"paid": np.ones(2)})
+        filled(100, 5, [3] * 7)[0].rows([21])
 
 
 def test_a_full_disk_is_reported_and_loses_nothing():

@@ -16,10 +16,8 @@ from typing import Any, cast
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.feedback.store.examples import turns_before
 from rlhf_dialog.feedback.store.formats.record import ImportResult
-from rlhf_dialog.feedback.store.store import LATEST, Rating, Store, insert_event, storable
+from rlhf_dialog.feedback.store.store import LATEST, Rating, Store, insert_event, plain_text, storable
 
-COLUMNS = ("id", "user_id", "version", "type", "data", "meta", "snapshot", "created_at", "updated_at")
-DATA = ("rating", "reason", "comment", "model_id", "sibling_model_ids", "details")
 RATINGS = {"1": 1, "-1": -1}
 DETAILS = re.compile(
     r"""<(/?)details\b((?:"[^"]*"|'[^']*'|[^>"'])*)>""", re.IGNORECASE
@@ -59,7 +57,6 @@ class ChatRating:
 
 
 def is_export(row: Row) -> bool:
-    """Whether the object is one of the export."""
     return {"user_id", "type", "data", "meta", "snapshot"} <= set(row)
 
 
@@ -104,12 +101,10 @@ def _read_rating(row: Row, unread: Counter[str]) -> ChatRating | str:
         return "ratings that do not say of which message they are, whose or when"
     if snapshot.get("user_id", row["user_id"]) != row["user_id"]:
         return OF_OTHERS
-    unread.update(f"data.{key!s:.40}" for key, one in data.items() if key not in DATA and one)
-    unread.update(f"{key!s:.40}" for key, one in row.items() if key not in COLUMNS and one)
     if _dict(data.get("details")).get("rating") is not None:
         unread["details.rating (1 to 10)"] += 1
     messages = _dict(_dict(_dict(snapshot.get("chat")).get("history")).get("messages"))
-    message = _read_message(messages, str(meta["message_id"]), unread)
+    message = _read_message(messages, str(meta["message_id"]))
     if isinstance(message, str):
         return message
     parent = _dict(messages.get(str(_dict(messages.get(message.id)).get("parentId"))))
@@ -117,7 +112,7 @@ def _read_rating(row: Row, unread: Counter[str]) -> ChatRating | str:
     others = (
         [one for one in children if isinstance(one, str) and one != message.id] if isinstance(children, list) else []
     )
-    siblings = [_read_message(messages, one, Counter()) for one in others]
+    siblings = [_read_message(messages, one) for one in others]
     words = [str(data[key]).strip() for key in ("reason", "comment") if data.get(key)]
     return ChatRating(
         id=str(row["id"]),
@@ -132,7 +127,7 @@ def _read_rating(row: Row, unread: Counter[str]) -> ChatRating | str:
     )
 
 
-def _read_message(messages: Row, name: str, unread: Counter[str]) -> ChatMessage | str:
+def _read_message(messages: Row, name: str) -> ChatMessage | str:
     """An answer, with the texts that lead to it along the parents; or why nothing can be said of it."""
     path, place = list[Row](), cast(Any, name)
     while place is not None:
@@ -145,18 +140,15 @@ def _read_message(messages: Row, name: str, unread: Counter[str]) -> ChatMessage
         return "ratings in chats with images or files"
     if path[0].get("role") != "assistant":
         return "ratings of a message that is no answer"
-    blocks = set[str]()
     said = [(one["role"], _text(one)) for one in reversed(path) if one.get("role") in ("user", "assistant")]
-    turns = tuple(answer_text(text, blocks) if role == "assistant" else _plain(text) for role, text in said)
-    unread.update(blocks)
+    turns = tuple(answer_text(text) if role == "assistant" else plain_text(text) for role, text in said)
     return ChatMessage(name, turns if all(turns) else ())
 
 
-def answer_text(text: str, blocks: set[str]) -> str:
-    """An answer as it is compared: without the page's blocks of thoughts and calls of tools, which are named in `blocks`, and
-    without thoughts in tags of the model.
+def answer_text(text: str) -> str:
+    """An answer as it is compared: without the page's blocks of thoughts and calls of tools, and thoughts in tags of the model.
 
-    >>> answer_text('<details type="reasoning"><summary>Thought</summary>> Far?</details>\\nIt is near.\\r\\n', set())
+    >>> answer_text('<details type="reasoning"><summary>Thought</summary>> Far?</details>\\nIt is near.\\r\\n')
     'It is near.'
     """
     kept, depth, start = list[str](), 0, 0
@@ -166,17 +158,9 @@ def answer_text(text: str, blocks: set[str]) -> str:
             depth += -1 if is_end else 1
             start = tag.end()
         elif kind and not is_end:  # without a type it is the model's own
-            blocks.add(f"blocks of {kind[1]:.40}")
             kept.append(text[start : tag.start()])
             depth = 1
-    spoken = "".join([*kept, "" if depth else text[start:]])
-    if spoken != (spoken := THOUGHT.sub("", spoken)):
-        blocks.add("thoughts")
-    return _plain(spoken)
-
-
-def _plain(text: str) -> str:
-    return storable(text.replace("\r\n", "\n").replace("\r", "\n")).strip()
+    return plain_text(THOUGHT.sub("", "".join([*kept, "" if depth else text[start:]])))
 
 
 def _text(message: Row) -> str:
@@ -217,7 +201,7 @@ class _StoredAnswers:
         statement = """SELECT turns.* FROM answers JOIN turns ON turns.id = turn
             WHERE turn NOT IN (SELECT turn FROM messages) ORDER BY turn"""
         for turn in store.each_row(statement):
-            if (text := answer_text(turn["text"], set())) in texts:
+            if (text := answer_text(turn["text"])) in texts:
                 self.by_text.setdefault(text, []).append(turn)
 
     def judgements(self, rating: ChatRating, left_out: Counter[str]) -> tuple[str, list[Rating]] | str:
@@ -258,7 +242,7 @@ class _StoredAnswers:
 
     def has_text(self, turn: sqlite3.Row, text: str) -> bool:
         """Whether a turn is what a message says; of an answer that was stopped, the page may have less."""
-        return turn["id"] in self.stopped or answer_text(turn["text"], set()) == text
+        return turn["id"] in self.stopped or answer_text(turn["text"]) == text
 
     def chat(self, turn: sqlite3.Row) -> str | None:
         """The hash of the id of the chat that a turn is in."""
@@ -273,7 +257,7 @@ class _StoredAnswers:
         )
         said = turns_before(turns, turn, events)
         is_answer = [(len(said) - place) % 2 == 0 for place in range(len(said))]
-        return [answer_text(text, set()) if is_answer[place] else _plain(text) for place, text in enumerate(said)]
+        return [answer_text(text) if is_answer[place] else plain_text(text) for place, text in enumerate(said)]
 
 
 class _Pulled:

@@ -37,8 +37,6 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Record:
-    """A dialogue to import."""
-
     turns: list[ImportedTurn]
     judgements: list[Judgement]
     group: str  # the records of one group are held out together, or not at all

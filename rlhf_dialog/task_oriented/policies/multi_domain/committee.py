@@ -5,16 +5,18 @@ N observations, T turns, M members, A actions.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.arguments import constant, takes
+from rlhf_dialog.task_oriented.policies.arguments import STRICT, Sizes, constant, read_arguments
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, PolicySpec
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa, GPSarsaArguments
 from rlhf_dialog.task_oriented.policies.kernels import Matrix
@@ -23,7 +25,6 @@ from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import SlotMapp
 from rlhf_dialog.task_oriented.policies.multi_domain.views import EpisodeBuffer, Rows, Views, save_parts
 
 ABSTRACTION = "abstraction.json"
-LEARNING = ("evidence", "reward", "own")
 Q = NDArray[np.float64]  # (M, N, A)
 
 
@@ -39,7 +40,7 @@ def combine_opinions(means: Q, variances: Q, prior_mean: float, prior_variance: 
     return ((precisions * means).sum(axis=0) - surplus * prior_mean) / precision, 1.0 / precision
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class CommitteeArguments(GPSarsaArguments):
     """members: domains that have a gp_sarsa of their own, by default all; the others are decided by the members alone
 
@@ -50,33 +51,25 @@ class CommitteeArguments(GPSarsaArguments):
     The other arguments are those of the members.
     """
 
-    action_kernel: str = constant("delta")
+    action_kernel: Literal["delta", "handcrafted"] = constant("delta")
     similarity: float = constant(0.5)
-    blocks: Sequence[int] | None = constant(None)
+    blocks: Sizes | None = constant(None)
     prior: str | None = constant(None)
-    members: Sequence[str] | None = None
-    learning: str = "evidence"
+    members: Annotated[Sequence[str], Field(min_length=1)] | None = None
+    learning: Literal["evidence", "reward", "own"] = "evidence"
     abstraction: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.learning not in LEARNING:
-            raise UserError(f"policy.args.learning: found {self.learning!r}, wanted one of {', '.join(LEARNING)}")
 
 
 @PolicyFactory.register("committee")
 class Committee:
     """Takes the allowed action of the active domain with the largest draw from the committee's posterior of Q."""
 
-    @takes(CommitteeArguments)
     def __init__(self, setting: PolicySpec, **args: Any):
-        self.args = CommitteeArguments(**args)
+        self.args = read_arguments(CommitteeArguments, args)
         self.views, members = Views(setting, "committee"), self.args.members
         names = list(self.views.by_name) if members is None else members
-        if not isinstance(names, list | tuple) or not names or len({*map(str, names)}) < len(names):
-            raise UserError(
-                f"policy.args.members: found {members!r}, wanted at least one domain, each one once, as a list"
-            )
+        if len(set(names)) < len(names):
+            raise UserError(f"policy.args.members: found {members!r}; name each domain once")
         self.views.check(names, "policy.args.members")
         member_arguments = {each.name: getattr(self.args, each.name) for each in fields(GPSarsaArguments)}
         self.members = {name: GPSarsa(self.views.by_name[name].setting, **member_arguments) for name in names}

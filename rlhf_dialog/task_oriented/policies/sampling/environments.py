@@ -54,7 +54,6 @@ class VectorEnv:
         return [self._execute(environment, *order) for environment, order in pairs]
 
     def close(self) -> None:
-        """Close the environments that can be closed."""
         for environment in self.environments:
             getattr(environment, "close", lambda: None)()
 
@@ -197,7 +196,6 @@ class Processes:
         return [turn for turns in answers for turn in turns][: self.num_envs]
 
     def close(self) -> None:
-        """End the processes at once."""
         for worker in self.workers:
             worker.kill()
 

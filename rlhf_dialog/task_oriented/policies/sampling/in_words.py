@@ -13,13 +13,6 @@ from rlhf_dialog.task_oriented.world.tracker import Belief
 from rlhf_dialog.task_oriented.world.words import system_words
 
 
-class FirstChoice(Random):
-    """Chooses the first of what there is."""
-
-    def choice(self, seq: Any) -> Any:
-        return seq[0]
-
-
 class PolicyInWords:
     """What `policy`, such as the handcrafted one, says to the user of a `GoalOriented` environment.
 
@@ -51,7 +44,7 @@ class PolicyInWords:
         chosen, _ = choose(self.policy, observation[None], mask[None], True, [stream])
         self.turn += 1
         acts = self.actions.acts(self.actions.names[int(chosen[0])], belief, summary)
-        return self.words.say(acts, stream if self.varied else FirstChoice())
+        return self.words.say(acts, stream if self.varied else None)
 
 
 def _baseline(policy: str, environment: GoalOriented, seed: int) -> PolicyInWords:

@@ -36,7 +36,6 @@ def means(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def measure_dialogues(episodes: Sequence[Episode]) -> dict[str, Interval]:
-    """Mean, low and high of each measure."""
     numbers = collect_numbers(episodes)
     return with_count({name: interval(mean_statistic(x)) for name, x in numbers.items()}, numbers["success"])
 

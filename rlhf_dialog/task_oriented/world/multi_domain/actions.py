@@ -23,22 +23,22 @@ def list_intents(service: DomainService) -> tuple[str, ...]:
     return (*intents, "book") if service.booking or service.made_from else tuple(intents)
 
 
+def split_actions(domain: MultiDomain) -> dict[str, tuple[str, str]]:
+    """`hotel_request`, `hotel_recommend`, ... -> the domain and the intent."""
+    services = domain.services.items()
+    return {f"{name}_{intent}": (name, intent) for name, service in services for intent in list_intents(service)}
+
+
 def action_names(domain: MultiDomain) -> tuple[str, ...]:
-    """`hotel_request`, `hotel_recommend`, ... for each domain, then `reqmore` and `bye`."""
-    of_domains = (f"{name}_{intent}" for name, service in domain.services.items() for intent in list_intents(service))
-    return (*of_domains, *GLOBAL)
+    """Those of the domains, then `reqmore` and `bye`."""
+    return (*split_actions(domain), *GLOBAL)
 
 
 class MultiActions:
     """Masks and acts. A = len(names)."""
 
     def __init__(self, domain: MultiDomain):
-        self.names = action_names(domain)
-        self.split = {  # in the order of the names
-            f"{name}_{intent}": (name, intent)
-            for name, service in domain.services.items()
-            for intent in list_intents(service)
-        }
+        self.names, self.split = action_names(domain), split_actions(domain)
 
     def mask(self, state: DialogueState) -> NDArray[np.bool_]:
         """(A,), True where the action makes sense now: in the domains of which the user has spoken; the global ones always."""

@@ -41,12 +41,10 @@ class DomainGoal:
 
     @property
     def wanted(self) -> dict[str, str]:
-        """The constraints as they are now."""
         return self.fail_info or self.info
 
     @property
     def wanted_booking(self) -> dict[str, str]:
-        """The booking as it is wanted now."""
         return self.fail_book or self.book
 
     @property

@@ -66,7 +66,6 @@ class DomainState:
 
     @property
     def missing_booking(self) -> list[str]:
-        """The slots of a booking that the user has not said."""
         return [slot for slot in self.service.booking if slot not in self.booking]
 
     @property
@@ -157,7 +156,6 @@ class Booking:
     made: Mapping[str, str]
 
     def as_dict(self) -> dict[str, Any]:
-        """For transcripts."""
         return {**vars(self), "slots": dict(self.slots), "made": dict(self.made)}
 
 

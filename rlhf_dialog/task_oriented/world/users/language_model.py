@@ -85,7 +85,6 @@ class LMUser:
         return self.turns[0], self._info()
 
     def step(self, reply: str) -> Step:
-        """Hear the reply, and answer it."""
         return answer_all([self], [reply])[0]
 
     def _info(self) -> dict[str, Any]:

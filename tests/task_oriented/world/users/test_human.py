@@ -11,7 +11,7 @@ from rlhf_dialog.task_oriented.world.tracker import FocusTracker
 from rlhf_dialog.task_oriented.world.users import AgendaUser
 from rlhf_dialog.task_oriented.world.users.agenda import contradicts_goal, find_unconfirmed, read_system_turn
 from rlhf_dialog.task_oriented.world.users.human import HumanUser, describe_goal, why_failed
-from rlhf_dialog.task_oriented.world.users.parameters import FRIENDLY, NAMED, read_ranges
+from rlhf_dialog.task_oriented.world.users.parameters import DECISIONS, KINDS, read_ranges
 from rlhf_dialog.task_oriented.world.users.teacher import PersonTurn
 from rlhf_dialog.task_oriented.world.words import system_words
 from tests.parts.persons import typing
@@ -167,7 +167,7 @@ def test_constraints_that_were_not_repeated():
     assert find_unconfirmed(Goal({"area": "dontcare"}), turn) == []
 
 
-NEVER = dict.fromkeys(FRIENDLY, 0.0)
+NEVER = dict.fromkeys(DECISIONS, 0.0)
 GOAL = Goal({"tea": "green", "area": "north"}, {"name": None, "phone": None})
 
 
@@ -333,8 +333,8 @@ def test_chances_are_drawn_once_for_each_dialogue():
     assert 0.68 < max(drawn) <= 0.7
     ranges = read_ranges({"greets": 1, "thanks": [0.0, 0.5]})
     assert (ranges["greets"], ranges["thanks"], ranges["acknowledges"]) == ((1, 1), (0.0, 0.5), (0.01, 0.2))
-    assert FRIENDLY["greets"] == (0.3, 0.7)
-    assert all(read_ranges(one) == one for one in NAMED.values())  # probabilities all of them
+    assert read_ranges("friendly")["greets"] == (0.3, 0.7)
+    assert all(0 <= low <= high <= 1 for kind in KINDS for low, high in read_ranges(kind).values())
 
 
 @pytest.mark.parametrize(
