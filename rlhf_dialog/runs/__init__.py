@@ -19,8 +19,8 @@
   with one warning, and so are the ledger and the live report. wandb opens before the models are loaded, and closes after
   the agent is saved, since it waits for its upload. One training is one run of wandb: its id is in the run folder.
 - **Validation leaves no trace in training**: it seeds the generators and restores them. It precedes the line and the
-  checkpoint of its iteration. `checkpoints/best` names a checkpoint that is never cleaned up. With `guard.action: stop`
-  the checkpoints before the compared validations are kept too.
+  checkpoint of its iteration. The best checkpoint, which each later one records, is kept. With `guard.action: stop` the
+  checkpoints before the compared validations are kept too.
 - **A signal lets the iteration finish** (`interrupts`; SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGQUIT), for `grace_seconds`,
   which a timer enforces. The handler raises KeyboardInterrupt or SystemExit, which no `except Exception` swallows. A
   repeat within half a second is the same signal, because `timeout` sends two. A second signal calls `os._exit`, which
