@@ -26,7 +26,7 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.text import copied_share, distinct_n
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
+from rlhf_dialog.rewards.function_reward import FunctionReward, function_name, is_async
 from rlhf_dialog.rewards.scoring import Scorer, begin_scoring
 from rlhf_dialog.runs.lock import open_lock
 from rlhf_dialog.runs.metrics_file import METRICS, cut_metrics, rank_file, read_metrics
@@ -60,24 +60,15 @@ def watch(
 
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        found = function(*args, **kwargs)
-        return observe_later(found, args, kwargs) if inspect.isawaitable(found) else observe(found, args, kwargs)
-
-    def observe(found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = list(found) if isinstance(found, Iterator) else found
-        watching.observe(found, args, kwargs)
-        return found
-
-    async def observe_later(found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return observe(await found, args, kwargs)
+        return watching.observe(function(*args, **kwargs), args, kwargs)
 
     @functools.wraps(function)
     async def awaited(*args: Any, **kwargs: Any) -> Any:
-        return await watched(*args, **kwargs)
+        return watching.observe(await function(*args, **kwargs), args, kwargs)
 
-    kinds = (function, getattr(function, "__call__", None))  # noqa: B004 - of an object, its method
-    made: Any = awaited if any(map(inspect.iscoroutinefunction, kinds)) else watched
-    made.__name__, made.unwatched = function_name(function), function
+    made: Any = awaited if is_async(function) else watched
+    made.__name__ = function_name(function)
+    made.unwatched = function
     return made
 
 
@@ -114,11 +105,12 @@ class RewardWatch:
             os.close(before.lock)
         _watches[folder.absolute()] = self
 
-    def observe(self, found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Take in what the function returned for these arguments. Raises RunStopped after an alarm, if `action` is raise."""
+    def observe(self, found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Take in and return what the function `found` for these arguments. Raises RunStopped after an alarm, if `action` is
+        raise."""
         if self.has_failed:
-            return
-        alarm = ""
+            return found
+        found, alarm = list(found) if isinstance(found, Iterator) else found, ""
         try:
             with _writing:
                 alarm = self._take(found, self._by_name(args, kwargs))
@@ -130,6 +122,7 @@ class RewardWatch:
             raise RunStopped(f"watch: {alarm}")
         if alarm:
             logger.warning("watch: %s. Read some replies", alarm)
+        return found
 
     def _by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by their names, those of `**kwargs` too."""
@@ -252,9 +245,7 @@ def as_dialogue(prompt: Any, completion: Any, columns: Mapping[str, Any]) -> Dia
         earlier=said[: max(last, 0)],
         later=said[last + 1 :],
         system=system or None,
-        roles=None
-        if isinstance(prompt, str)
-        else ["assistant" if role == "assistant" else "user" for role, _ in turns],
+        roles=None if isinstance(prompt, str) else [role if role == "assistant" else "user" for role, _ in turns],
     )
 
 

@@ -95,27 +95,17 @@ class TensorBoardTracker:
         """`done`: iterations that the run goes on after; TensorBoard hides what an earlier process logged after them."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self.folder = folder / "tensorboard"
-        self.folder.mkdir(exist_ok=True)  # where that fails, a thread of TensorBoard would print a traceback
-        self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else None)
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1 if done else None)
 
     def log(self, step: int, metrics: Metrics) -> None:
-        self._check_present()
         for name, value in metrics.items():
             self.writer.add_scalar(name, value, step)
 
     def log_table(self, step: int, columns: list[str], rows: list[list[Any]]) -> None:
-        self._check_present()
         self.writer.add_text("ledger", markdown_table(columns, rows), step)
 
     def close(self) -> None:
-        self._check_present()
         self.writer.close()
-
-    def _check_present(self) -> None:
-        """Without the folder, a thread of TensorBoard would print a traceback. Raises FileNotFoundError."""
-        if not self.folder.is_dir():
-            raise FileNotFoundError(f"{self.folder} does not exist any more")
 
 
 class _Console(Console):
