@@ -31,7 +31,7 @@ from rlhf_dialog.rewards.scoring import Scorer, begin_scoring
 from rlhf_dialog.runs.lock import open_lock
 from rlhf_dialog.runs.metrics_file import METRICS, cut_metrics, rank_file, read_metrics
 from rlhf_dialog.runs.services.guard import unpaired_change
-from rlhf_dialog.runs.services.ledger import LEDGER, Ledger, Row, cut_ledger, keep_some_texts, read_rows
+from rlhf_dialog.runs.services.ledger import LEDGER, Ledger, Row, cut_ledger, finite_or_none, keep_some_texts, read_rows
 
 logger = logging.getLogger(__name__)
 COMPARED = 256  # replies: the newest with the first
@@ -150,7 +150,7 @@ class RewardWatch:
         if self.judge is not None:
             begin_scoring(self.judge, "rollout", self.iteration + 1)
             for row, value in zip(rows, Scorer(self.judge, skip_unscored=True).score(dialogues).total, strict=True):
-                row[self.judge_column] = _finite(value)
+                row[self.judge_column] = finite_or_none(value)
         self.waiting += rows
         if not self.waiting or (self.reply is not None and len(self.waiting) < CALLS):
             return ""
@@ -270,7 +270,7 @@ def _ledger_row(dialogue: Dialogue, found: Any, ids: Any) -> Row:
     numbers = {"score": parts.pop("reward/score", None)} if parts else {"score": found}
     numbers |= {name: x for name, x in parts.items() if isinstance(x, Real) or hasattr(x, "item")}
     row: Row = {"index": crc32("\n".join([dialogue.system or "", *prompt]).encode("utf-8", "replace"))}
-    row |= {name: None if x is None else _finite(float(x)) for name, x in numbers.items()}
+    row |= {name: None if x is None else finite_or_none(float(x)) for name, x in numbers.items()}
     row |= {"length": len(reply.split()) if ids is None else len(ids)}
     row |= {"repetition": 1 - distinct_n([reply], 2)} if len(reply.split()) > 1 else {}
     row |= {"copied": copied_share(prompt[-1], reply)} if prompt[-1] else {}
@@ -286,7 +286,3 @@ def _metrics(rows: Sequence[Row]) -> Row:
             found[METRIC.get(name, name)] = math.fsum(known) / len(known) if known else None
     unscored = sum(row["score"] is None for row in rows)
     return found | {"response/distinct_2": distinct_n([row["reply"] for row in rows], 2), "response/unscored": unscored}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -215,16 +215,6 @@ def test_a_file_that_cannot_be_loaded_is_the_users_error(checkpoints):
         path.write_bytes(whole)
 
 
-@pytest.mark.parametrize("poison", [{"files": 3}, {"sizes": [1]}])
-def test_records_that_make_no_sense_are_damage(checkpoints, poison):
-    path = checkpoints / "iter_000003/trainer.json"
-    state = json.loads(path.read_text()) | poison
-    del state["sha256"]
-    path.write_text(json.dumps(state))
-    with pytest.raises(UserError, match="iter_000003: is damaged: "):
-        check(checkpoints)
-
-
 def test_other_versions_are_listed(monkeypatch):
     monkeypatch.setattr(verification.metadata, "version", lambda name: {"torch": "2.6.0"}.get(name, "5.1"))
     assert changed_versions({"versions": {"torch": "2.5.1", "transformers": "5.1"}}) == "torch 2.5.1 -> 2.6.0"
