@@ -23,7 +23,7 @@ import torch.distributed as dist
 from rlhf_dialog.data.dialogue import POLICY, USER, Dialogue, Turn
 from rlhf_dialog.data.sources.kinds import NAMES
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.metrics.text import copied_share, distinct_n
+from rlhf_dialog.metrics.text import copied_from, distinct_n
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.function_reward import FunctionReward, function_name, is_async
@@ -273,7 +273,7 @@ def _ledger_row(dialogue: Dialogue, found: Any, ids: Any) -> Row:
     row |= {name: None if x is None else finite_or_none(float(x)) for name, x in numbers.items()}
     row |= {"length": len(reply.split()) if ids is None else len(ids)}
     row |= {"repetition": 1 - distinct_n([reply], 2)} if len(reply.split()) > 1 else {}
-    row |= {"copied": copied_share(prompt[-1], reply)} if prompt[-1] else {}
+    row |= {"copied": copied_from(prompt[-1:], reply)} if prompt[-1] else {}
     return row | {"prompt": prompt, "reply": reply}
 
 
