@@ -12,7 +12,7 @@
 - **`identity`** is stored with each checkpoint: fingerprints of the starting model, reference, tokenizer, data and
   the reward's models (256 numbers of each parameter, so folders may move), the reward's arguments and parts, and the keys
   that decide what is drawn. `--resume` names every key that differs. Other settings that change numbers (`lr` ...) may
-  differ and are logged. The code of a reward is not compared.
+  differ and are logged. A changed code of reward, estimator or loss is refused, unless `allow_changed_reward`.
 - **A checkpoint is plain files**; links in place of files are refused. `trainer.json` has size and SHA-256 of every other
   file, and a hash of itself (`verification`), against flipped bits. It is not a signature.
 - **What only watches a run does not end it** (`optional_outputs`). A tracker other than metrics.jsonl that raises is dropped

@@ -154,15 +154,11 @@ class RewardWatch:
         self.waiting += rows
         if not self.waiting or (self.reply is not None and len(self.waiting) < CALLS):
             return ""
-        rows, self.waiting = self.waiting, []
-        return self._write(rows, {} if step is None else {"step": step})
-
-    def _write(self, rows: list[Row], step: Row) -> str:
-        self.iteration, self.episodes = self.iteration + 1, self.episodes + len(rows)
-        counts = {"iteration": self.iteration, "episodes": self.episodes, **step}
+        self.iteration, self.episodes = self.iteration + 1, self.episodes + len(self.waiting)
+        rows, self.waiting = [{"iteration": self.iteration, "split": None, **row} for row in self.waiting], []
         alarm, changes = self._compare(rows)
-        rows = [{"iteration": self.iteration, "split": None, **row} for row in rows]
-        metrics = counts | _metrics(rows) | changes
+        metrics = {"iteration": self.iteration, "episodes": self.episodes} | ({} if step is None else {"step": step})
+        metrics |= _metrics(rows) | changes
         keep_some_texts(rows)
         self.ledger.write(rows)  # before the metrics: after a kill, rows that these lack are cut off
         self.metrics.write([metrics])
