@@ -16,7 +16,7 @@ from rlhf_dialog.evaluation.replies import Replies, have_acts, have_references
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.evaluate_modules import EvaluateModule
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, corpus_bleu, rouge
-from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, copied_share, others
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, others
 from rlhf_dialog.models.part_sizes import PartSizes
 from rlhf_dialog.models.precision import without_tf32
 from rlhf_dialog.models.relevance import RelevanceModel
@@ -106,7 +106,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
             "mean_length": np.asarray(replies.num_tokens, dtype=np.float64),
             "mean_words": _array(len(text.split()) for text in texts),
             "truncated": _array(dialogue.truncated for dialogue in dialogues),
-            "copied": _array(copied_share(d.prompt_turns[-1], d.response) for d in dialogues),
+            "copied": _array(copied_from(d.prompt_turns[-1:], d.response) for d in dialogues),
             "copied_two": _array(copied_from(d.turns_before[-2:], d.response) for d in dialogues),
         },
         {f"distinct_{n}": _array(blocked_distinct_n(texts, n, BLOCK)) for n in (1, 2)},

@@ -25,11 +25,6 @@ def blocked_distinct_n(texts: Sequence[str], n: int, block: int = 100) -> list[f
     return [distinct_n(texts[start : start + block], n) for start in starts]
 
 
-def copied_share(last_turn: str, response: str) -> float:
-    """The share of the response's bigrams that also occur in the last turn of its prompt; 0 without bigrams."""
-    return copied_from([last_turn], response)
-
-
 def copied_from(turns: Sequence[str], response: str) -> float:
     """The share of the response's bigrams that also occur in at least one of the turns; 0 without bigrams."""
     found, there = ngrams(response, 2), {gram for turn in turns for gram in ngrams(turn, 2)}

@@ -89,13 +89,13 @@ def clean_json(content: bytes) -> bytes:
 
     Raises ValueError when it is not a JSON object.
     """
+
+    def shortened(leaf: Any) -> Any:
+        is_place = isinstance(leaf, str) and len(PurePath(leaf).parts) > 2 and PLACE.fullmatch(leaf)
+        return _last_name(leaf) if is_place else leaf
+
     kept = {key: value for key, value in parse_json(content, dict).items() if key not in LOCAL_KEYS}
-    return (json.dumps(map_leaves(kept, _shortened), indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _shortened(leaf: Any) -> Any:
-    is_place = isinstance(leaf, str) and len(PurePath(leaf).parts) > 2 and PLACE.fullmatch(leaf)
-    return _last_name(leaf) if is_place else leaf
+    return (json.dumps(map_leaves(kept, shortened), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _last_name(path: str) -> str:

@@ -44,14 +44,8 @@ class FunctionReward(BaseReward):
             raise UserError(f"reward: found {function!r:.80}, {wanted}")
         self.function, self.function_name = function, function_name(function)
         self.arguments, self.file = arguments, file
-        kinds = (function, getattr(function, "__call__", None))  # noqa: B004 - of an object, its method
-        if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in kinds):
-            raise UserError(f"reward: found {self.function_name}, which yields; wanted a function that returns a list")
-        self.is_async = any(map(inspect.iscoroutinefunction, kinds))
-        try:
-            signature = inspect.signature(function)
-        except ValueError as error:  # of C
-            raise UserError(f"reward: found {self.function_name}, whose parameters Python does not know") from error
+        self.is_async = is_async(function)
+        signature = inspect.signature(function)
         parameters = signature.parameters.values()
         named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         self.takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -135,6 +129,12 @@ def begin_awaiting(awaitable: Awaitable[Any]) -> Future[Any]:
         return await awaitable
 
     return asyncio.run_coroutine_threadsafe(result(), _loops[0][1])
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it returns what is awaited."""
+    kinds = (function, getattr(function, "__call__", None))  # noqa: B004 - of an object, its method
+    return any(map(inspect.iscoroutinefunction, kinds))
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rlhf_dialog.config.registry import RewardFactory
@@ -267,13 +266,10 @@ def uses_bf16(precision: str, device: str) -> bool:
 @functools.cache
 def bf16_is_faster(device: str) -> bool:
     """Whether matrix products are several times faster in bfloat16: on a GPU or CPU with hardware support for it."""
-    import torch
+    from rlhf_dialog.models.device import cpu_bfloat16
+    from rlhf_dialog.models.precision import gpu_has_bf16
 
-    if device == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    cpu = Path("/proc/cpuinfo")
-    flags = cpu.read_text(encoding="utf-8", errors="replace") if cpu.is_file() else ""
-    return "amx_bf16" in flags or "avx512_bf16" in flags
+    return gpu_has_bf16() if device == "cuda" else bool(cpu_bfloat16())
 
 
 def check_tokenizer(path: str, key: str, tokenizer: Any, model: Any) -> None:

@@ -75,8 +75,7 @@ def meteor_variant(wordnet: Any | None) -> str:
 def load_wordnet(meteor_wordnet: str | bool) -> Any | None:
     """nltk's WordNet reader, or None to go without; looks only in the folders of `nltk.data.path`.
 
-    Raises UserError for a setting other than auto, require and off; when `require` finds no WordNet; and when the copy
-    on this machine cannot be read.
+    Raises UserError for a setting other than auto, require and off, and when `require` finds no WordNet.
     """
     # PyYAML reads an unquoted off as False
     meteor_wordnet = choice("meteor_wordnet", "off" if meteor_wordnet is False else meteor_wordnet, WORDNET_SETTINGS)
@@ -84,7 +83,6 @@ def load_wordnet(meteor_wordnet: str | bool) -> Any | None:
         return None
     import nltk.data
     from nltk.corpus import wordnet
-    from nltk.corpus.reader.wordnet import WordNetError
 
     try:
         wordnet.ensure_loaded()
@@ -94,11 +92,6 @@ def load_wordnet(meteor_wordnet: str | bool) -> Any | None:
         raise UserError(
             f"{ARGS}.meteor_wordnet: require, but nltk finds no WordNet in "
             f"{', '.join(nltk.data.path)}. Run `python -m nltk.downloader wordnet`, or set it to auto."
-        ) from error
-    except (OSError, ValueError, AssertionError, WordNetError) as error:
-        raise UserError(
-            f"{ARGS}.meteor_wordnet: {meteor_wordnet}: nltk's WordNet is on this machine but cannot be "
-            f"read: {error}. Run `python -m nltk.downloader wordnet`, or set it to off."
         ) from error
     return wordnet
 

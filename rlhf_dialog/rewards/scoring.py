@@ -192,20 +192,20 @@ class Scorer:
         missing = []
         for i, (value, dialogue) in enumerate(zip(values, dialogues, strict=True)):
             is_number = isinstance(value, Real)
-            if is_number and math.isfinite(number := _as_float(value)):
-                scores.append(value if isinstance(value, JudgedScore) else number)
+            if is_number and math.isfinite(value):
+                scores.append(value if isinstance(value, JudgedScore) else float(value))
             elif self.skip_unscored and (is_number or value is None):
                 missing.append(i)
-                why = "no score" if value is None else _shown(value)
+                why = "no score" if value is None else value
                 scores.append(value if isinstance(value, NoScore) else NoScore(f"gave {why}"))
             else:
                 kind = "which is not finite" if is_number else "which is not a number"
                 raise RewardError(
-                    f"{who} gave {_shown(value)}, {kind}, for dialogue {i} with the response {dialogue.response!r}"
+                    f"{who} gave {value!r:.200}, {kind}, for dialogue {i} with the response {dialogue.response!r}"
                 )
         if missing:
-            text = "%s gave no score for %d of %d dialogues (the first is number %d: %s); they are left out"
-            logger.warning(text, who, len(missing), len(values), missing[0], _shown(values[missing[0]]))
+            text = "%s gave no score for %d of %d dialogues (the first is number %d: %r); they are left out"
+            logger.warning(text, who, len(missing), len(values), missing[0], values[missing[0]])
         return scores
 
 
@@ -236,22 +236,6 @@ def truncation_penalties(keys: PenaltyKeys, truncated: NDArray[Any], lengths: ND
     return keys.truncation_penalty * np.clip((lengths - (keys.max_new_tokens - ramp)) / ramp, 0, 1)
 
 
-def _as_float(number: Any) -> float:
-    """The number as a float; infinite where it is beyond the largest one, as a whole number or a fraction can be."""
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf
-
-
-def _shown(value: Any) -> str:
-    """A value of the user's in at most 200 characters, or its type where it cannot be written."""
-    try:
-        return f"{value!r:.200}"
-    except Exception:  # a whole number of more than 4,300 digits, and what an object of the user's raises
-        return f"a value of the type {type(value).__name__} that cannot be written"
-
-
 def begin_scoring(reward: BaseReward, purpose: Purpose, iteration: int) -> None:
     """Call `BaseReward.begin_scoring`, which announces what is scored next. Raises RewardError when it raises."""
     with as_reward_error(reward.name, type(reward)):
@@ -269,11 +253,10 @@ def metrics_of(reward: BaseReward) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for key, value in values.items():
         if not isinstance(value, Real):
-            raise RewardError(
-                f"reward '{reward.name}': metrics() returned {_shown(value)} for {key!r}; return a number"
-            )
+            what = f"metrics() returned {value!r:.200} for {key!r}"
+            raise RewardError(f"reward '{reward.name}': {what}; return a number")
         part = key.partition("/")[0] if "/" in key else key.removesuffix(DEVIATION)  # `x` in `x/loss` and in `x_std`
-        metrics[key if part in parts and part != key else metric_name(reward.name, key)] = _as_float(value)
+        metrics[key if part in parts and part != key else metric_name(reward.name, key)] = float(value)
     return metrics
 
 
@@ -299,19 +282,15 @@ def load_state(reward: BaseReward, state: Any) -> None:
         reward.load_state_dict(state)
 
 
-def _add_up(scores: dict[str, PartScore], count: int) -> Scores:
-    return Scores([_sum_of(scores, i) for i in range(count)], scores)
-
-
-def _sum_of(scores: dict[str, PartScore], row: int) -> float:
-    """The sum of the weighted parts of a dialogue; where a part has a reason for its missing score, that reason."""
-    for name, score in scores.items():
-        if isinstance(missing := score.raw[row], NoScore):
-            return NoScore(f"{name}: {missing.why}")
-    try:
-        return math.fsum(score.weighted[row] for score in scores.values())
-    except (OverflowError, ValueError):  # beyond the largest number, or inf - inf
-        return math.inf
+def _add_up(parts: dict[str, PartScore], count: int) -> Scores:
+    """The sums of the weighted parts of each dialogue; where a part has a reason for its missing score, that reason."""
+    totals = []
+    for row in range(count):
+        missing = (
+            NoScore(f"{name}: {x.why}") for name, part in parts.items() if isinstance(x := part.raw[row], NoScore)
+        )
+        totals.append(next(missing, None) or math.fsum(part.weighted[row] for part in parts.values()))
+    return Scores(totals, parts)
 
 
 def _stop_after(seconds: float, name: str, work: Callable[[], T]) -> T:

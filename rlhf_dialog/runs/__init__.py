@@ -12,15 +12,15 @@
 - **`identity`** is stored with each checkpoint: fingerprints of the starting model, reference, tokenizer, data and
   the reward's models (256 numbers of each parameter, so folders may move), the reward's arguments and parts, and the keys
   that decide what is drawn. `--resume` names every key that differs. Other settings that change numbers (`lr` ...) may
-  differ and are logged. The code of a reward is not compared.
+  differ and are logged. A changed code of reward, estimator or loss is refused, unless `allow_changed_reward`.
 - **A checkpoint is plain files**; links in place of files are refused. `trainer.json` has size and SHA-256 of every other
   file, and a hash of itself (`verification`), against flipped bits. It is not a signature.
 - **What only watches a run does not end it** (`optional_outputs`). A tracker other than metrics.jsonl that raises is dropped
   with one warning, and so are the ledger and the live report. wandb opens before the models are loaded, and closes after
   the agent is saved, since it waits for its upload. One training is one run of wandb: its id is in the run folder.
 - **Validation leaves no trace in training**: it seeds the generators and restores them. It precedes the line and the
-  checkpoint of its iteration. `checkpoints/best` names a checkpoint that is never cleaned up. With `guard.action: stop`
-  the checkpoints before the compared validations are kept too.
+  checkpoint of its iteration. The best checkpoint, which each later one records, is kept. With `guard.action: stop` the
+  checkpoints before the compared validations are kept too.
 - **A signal lets the iteration finish** (`interrupts`; SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGQUIT), for `grace_seconds`,
   which a timer enforces. The handler raises KeyboardInterrupt or SystemExit, which no `except Exception` swallows. A
   repeat within half a second is the same signal, because `timeout` sends two. A second signal calls `os._exit`, which

@@ -1,10 +1,9 @@
 """The folder of checkpoints of any run: each written whole, `latest` named last; what is kept, and which one is read."""
 
 import logging
-import os
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,12 @@ NAME = r"iter_[0-9]+"
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any], fill: Callable[[Path], dict[str, Any]], keep: int) -> Path:
-    """Write `folder`/iter_NNNNNN and point `latest` at it, and `best` too if `state` says that it is the best so far.
+    """Write `folder`/iter_NNNNNN and point `latest` at it.
 
     `state` is JSON with the key "iteration"; `fill` writes the files into the new folder, and returns what else belongs into
-    its JSON. Of the checkpoints up to this one, keeps the newest `keep`, the best, and those that the guard protects, and removes
-    the others. Raises UserError when the folder cannot be written; existing files stay intact.
+    its JSON. Of the checkpoints up to this one, keeps the newest `keep`, the one that `state` records as the best, and those
+    that the guard protects, and removes the others. Raises UserError when the folder cannot be written; existing files stay
+    intact.
     """
     name = f"iter_{state['iteration']:06d}"
     with atomic_folder(folder / name) as target:
@@ -39,11 +39,9 @@ def save_checkpoint(folder: Path, state: dict[str, Any], fill: Callable[[Path], 
         replace_text(folder / "latest", name)
         (folder / name / UNANNOUNCED).unlink()
         branch = [one for one in checkpoints_of(folder) if iteration_of(one) <= state["iteration"]]
-        best_one = repair_best(folder, state)
-        is_known = best_one is not None or not (folder / "best").exists()
-        kept = [best_one, *(newest_up_to(folder, i) for i in state.get("guard", {}).get("protected", ()))]
-        for old in branch[:-keep] if is_known else ():
-            if old not in kept and iteration_of(old) != best_iteration(state):
+        protected = [newest_up_to(folder, i) for i in state.get("guard", {}).get("protected", ())]
+        for old in branch[:-keep]:
+            if old not in protected and iteration_of(old) != best_iteration(state):
                 remove_whole(old)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error}") from error
@@ -53,26 +51,6 @@ def save_checkpoint(folder: Path, state: dict[str, Any], fill: Callable[[Path], 
 def best_iteration(state: dict[str, Any]) -> int:
     """The best iteration that a checkpoint knows of; -1 if there was no evaluation before it."""
     return int(((state.get("validation") or {}).get("best") or {"iteration": -1})["iteration"])
-
-
-def repair_best(folder: Path, state: dict[str, Any]) -> Path | None:
-    """The best checkpoint; a pointer that differs from the record in `state` is written again.
-
-    The pointer counts where the recorded checkpoint does not exist, and where it names one later than `state`, which is not
-    the best itself. A folder in its place stays. Raises OSError when the pointer cannot be written.
-    """
-    iteration, pointer = best_iteration(state), folder / "best"
-    recorded = next((one for one in checkpoints_of(folder) if iteration_of(one) == iteration), None)
-    named = usable_best(folder)
-    is_later = named is not None and named.is_dir() and iteration_of(named) > state["iteration"] > iteration
-    if recorded is None or recorded == named or is_later:
-        return named
-    if iteration < state["iteration"] and (named or not os.path.lexists(pointer)):
-        found = f"names {named.name}" if named else "is missing"
-        logger.warning("%s: %s, but %s is the best checkpoint so far; corrected", pointer, found, recorded.name)
-    with suppress(IsADirectoryError):
-        replace_text(pointer, recorded.name)
-    return recorded
 
 
 def finish_saving(folder: Path) -> None:
@@ -170,15 +148,6 @@ def describe_kept(folder: Path) -> str:
     if newest is None:
         return "there is no checkpoint yet, so --resume starts from the beginning"
     return f"the checkpoint {newest.name} is kept, from which --resume continues"
-
-
-def usable_best(folder: Path) -> Path | None:
-    """The checkpoint that the pointer `best` names; None without one, and with a warning where it is damaged."""
-    try:
-        return _resolve_pointer(folder / "best") if os.path.lexists(folder / "best") else None
-    except UserError as error:
-        logger.warning("%s; the run goes on without it", error)
-        return None
 
 
 def _resolve_pointer(pointer: Path) -> Path:

@@ -4,7 +4,6 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,11 +115,8 @@ class RunCheckpointer:
         logger.info("resumed after iteration %d", trainer.iteration)
 
     def _align_with_checkpoint(self, state: dict[str, Any]) -> None:
-        """Bring the files next to the checkpoint to its iteration, and a wrong pointer `best` to what its state records."""
+        """Bring the files next to the checkpoint to its iteration."""
         iteration = self.trainer.iteration
-        if checkpoint.repair_best(self.checkpoints, state) is None:
-            with suppress(IsADirectoryError):
-                (self.checkpoints / "best").unlink(missing_ok=True)  # it is damaged
         if checkpoint.best_iteration(state) == iteration:
             self._save_best()  # a kill may have come before it was saved
         cut_ledger(self.run_folder / LEDGER, iteration)

@@ -102,32 +102,20 @@ def load_weights(source: Path, modules: dict[str, nn.Module], device: torch.devi
 
 
 def save_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> list[dict[str, Any]]:
-    """Write the moments into a safetensors file; returns the JSON of the parameter groups."""
-    tensors, groups = split_state(optimizer.state_dict())
-    save_file(tensors, path)
-    return groups
+    """Write the moments into a safetensors file, as `3.exp_avg`; returns the JSON of the parameter groups."""
+    state = optimizer.state_dict()
+    save_file({f"{i}.{key}": x for i, slots in state["state"].items() for key, x in slots.items()}, path)
+    return state["param_groups"]  # type: ignore[no-any-return]
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path, groups: Sequence[Mapping[str, Any]]) -> None:
     """Restore what `save_optimizer` wrote. Raises what damaged files raise (`checkpoint.DAMAGE`)."""
     pairs = zip(groups, optimizer.state_dict()["param_groups"], strict=True)
     adopted = [{**group, **{name: own[name] for name in OWN_KEYS}} for group, own in pairs]
-    state = joined_state(load_file(path), adopted)
-    check_moments(optimizer, state["state"])
-    optimizer.state.clear()  # before there are two
-    optimizer.load_state_dict(state)
-
-
-def split_state(state: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """An optimizer's state as named tensors (`3.exp_avg`) and the JSON of its parameter groups."""
-    tensors = {f"{i}.{key}": value for i, slots in state["state"].items() for key, value in slots.items()}
-    return tensors, state["param_groups"]
-
-
-def joined_state(tensors: dict[str, Tensor], groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """The inverse of `split_state`."""
     slots: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
+    for name, tensor in load_file(path).items():
         index, key = name.split(".", 1)
         slots.setdefault(int(index), {})[key] = tensor
-    return {"state": slots, "param_groups": groups}
+    check_moments(optimizer, slots)
+    optimizer.state.clear()  # before there are two
+    optimizer.load_state_dict({"state": slots, "param_groups": adopted})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.json_files import FAULTS, as_read_again
+from rlhf_dialog.json_files import as_read_again
 
 STATE = "trainer.json"
 PACKAGES = ("torch", "transformers", "rlhf-dialog")
@@ -45,11 +45,7 @@ def verify(
 
     Raises UserError with the file, and the checkpoint before it, which `option` of the command names.
     """
-    try:
-        fault = _fault(source, state, mode, names)
-    except FAULTS as error:
-        fault = f"{type(error).__name__}: {error}"
-    if fault:
+    if fault := _fault(source, state, mode, names):
         raise UserError(f"{source}: is damaged: {fault}{way_back(source, option)}")
 
 

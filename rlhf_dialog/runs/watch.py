@@ -23,15 +23,15 @@ import torch.distributed as dist
 from rlhf_dialog.data.dialogue import POLICY, USER, Dialogue, Turn
 from rlhf_dialog.data.sources.kinds import NAMES
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.metrics.text import copied_share, distinct_n
+from rlhf_dialog.metrics.text import copied_from, distinct_n
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.rewards.function_reward import FunctionReward, function_name
+from rlhf_dialog.rewards.function_reward import FunctionReward, function_name, is_async
 from rlhf_dialog.rewards.scoring import Scorer, begin_scoring
 from rlhf_dialog.runs.lock import open_lock
 from rlhf_dialog.runs.metrics_file import METRICS, cut_metrics, rank_file, read_metrics
 from rlhf_dialog.runs.services.guard import unpaired_change
-from rlhf_dialog.runs.services.ledger import LEDGER, Ledger, Row, cut_ledger, keep_some_texts, read_rows
+from rlhf_dialog.runs.services.ledger import LEDGER, Ledger, Row, cut_ledger, finite_or_none, keep_some_texts, read_rows
 
 logger = logging.getLogger(__name__)
 COMPARED = 256  # replies: the newest with the first
@@ -60,24 +60,15 @@ def watch(
 
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        found = function(*args, **kwargs)
-        return observe_later(found, args, kwargs) if inspect.isawaitable(found) else observe(found, args, kwargs)
-
-    def observe(found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = list(found) if isinstance(found, Iterator) else found
-        watching.observe(found, args, kwargs)
-        return found
-
-    async def observe_later(found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return observe(await found, args, kwargs)
+        return watching.observe(function(*args, **kwargs), args, kwargs)
 
     @functools.wraps(function)
     async def awaited(*args: Any, **kwargs: Any) -> Any:
-        return await watched(*args, **kwargs)
+        return watching.observe(await function(*args, **kwargs), args, kwargs)
 
-    kinds = (function, getattr(function, "__call__", None))  # noqa: B004 - of an object, its method
-    made: Any = awaited if any(map(inspect.iscoroutinefunction, kinds)) else watched
-    made.__name__, made.unwatched = function_name(function), function
+    made: Any = awaited if is_async(function) else watched
+    made.__name__ = function_name(function)
+    made.unwatched = function
     return made
 
 
@@ -114,11 +105,12 @@ class RewardWatch:
             os.close(before.lock)
         _watches[folder.absolute()] = self
 
-    def observe(self, found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Take in what the function returned for these arguments. Raises RunStopped after an alarm, if `action` is raise."""
+    def observe(self, found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Take in and return what the function `found` for these arguments. Raises RunStopped after an alarm, if `action` is
+        raise."""
         if self.has_failed:
-            return
-        alarm = ""
+            return found
+        found, alarm = list(found) if isinstance(found, Iterator) else found, ""
         try:
             with _writing:
                 alarm = self._take(found, self._by_name(args, kwargs))
@@ -130,6 +122,7 @@ class RewardWatch:
             raise RunStopped(f"watch: {alarm}")
         if alarm:
             logger.warning("watch: %s. Read some replies", alarm)
+        return found
 
     def _by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by their names, those of `**kwargs` too."""
@@ -157,19 +150,15 @@ class RewardWatch:
         if self.judge is not None:
             begin_scoring(self.judge, "rollout", self.iteration + 1)
             for row, value in zip(rows, Scorer(self.judge, skip_unscored=True).score(dialogues).total, strict=True):
-                row[self.judge_column] = _finite(value)
+                row[self.judge_column] = finite_or_none(value)
         self.waiting += rows
         if not self.waiting or (self.reply is not None and len(self.waiting) < CALLS):
             return ""
-        rows, self.waiting = self.waiting, []
-        return self._write(rows, {} if step is None else {"step": step})
-
-    def _write(self, rows: list[Row], step: Row) -> str:
-        self.iteration, self.episodes = self.iteration + 1, self.episodes + len(rows)
-        counts = {"iteration": self.iteration, "episodes": self.episodes, **step}
+        self.iteration, self.episodes = self.iteration + 1, self.episodes + len(self.waiting)
+        rows, self.waiting = [{"iteration": self.iteration, "split": None, **row} for row in self.waiting], []
         alarm, changes = self._compare(rows)
-        rows = [{"iteration": self.iteration, "split": None, **row} for row in rows]
-        metrics = counts | _metrics(rows) | changes
+        metrics = {"iteration": self.iteration, "episodes": self.episodes} | ({} if step is None else {"step": step})
+        metrics |= _metrics(rows) | changes
         keep_some_texts(rows)
         self.ledger.write(rows)  # before the metrics: after a kill, rows that these lack are cut off
         self.metrics.write([metrics])
@@ -252,9 +241,7 @@ def as_dialogue(prompt: Any, completion: Any, columns: Mapping[str, Any]) -> Dia
         earlier=said[: max(last, 0)],
         later=said[last + 1 :],
         system=system or None,
-        roles=None
-        if isinstance(prompt, str)
-        else ["assistant" if role == "assistant" else "user" for role, _ in turns],
+        roles=None if isinstance(prompt, str) else [role if role == "assistant" else "user" for role, _ in turns],
     )
 
 
@@ -279,10 +266,10 @@ def _ledger_row(dialogue: Dialogue, found: Any, ids: Any) -> Row:
     numbers = {"score": parts.pop("reward/score", None)} if parts else {"score": found}
     numbers |= {name: x for name, x in parts.items() if isinstance(x, Real) or hasattr(x, "item")}
     row: Row = {"index": crc32("\n".join([dialogue.system or "", *prompt]).encode("utf-8", "replace"))}
-    row |= {name: None if x is None else _finite(float(x)) for name, x in numbers.items()}
+    row |= {name: None if x is None else finite_or_none(float(x)) for name, x in numbers.items()}
     row |= {"length": len(reply.split()) if ids is None else len(ids)}
     row |= {"repetition": 1 - distinct_n([reply], 2)} if len(reply.split()) > 1 else {}
-    row |= {"copied": copied_share(prompt[-1], reply)} if prompt[-1] else {}
+    row |= {"copied": copied_from(prompt[-1:], reply)} if prompt[-1] else {}
     return row | {"prompt": prompt, "reply": reply}
 
 
@@ -295,7 +282,3 @@ def _metrics(rows: Sequence[Row]) -> Row:
             found[METRIC.get(name, name)] = math.fsum(known) / len(known) if known else None
     unscored = sum(row["score"] is None for row in rows)
     return found | {"response/distinct_2": distinct_n([row["reply"] for row in rows], 2), "response/unscored": unscored}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -12,7 +12,7 @@ from rlhf_dialog import NLPVecInfo
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics.acts import act_counts, macro_f1
 from rlhf_dialog.metrics.overlap import bleu_counts, corpus_bleu, rouge
-from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, copied_share, distinct_n, others
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied_from, distinct_n, others
 from rlhf_dialog.rewards.meteor import meteor
 from tests.parts.processes import output_of
 
@@ -137,8 +137,8 @@ def test_copied_from_counts_bigrams_of_any_of_the_turns():
     turns = ["Do you like tea ?", "Only with milk ."]
     assert copied_from(turns, "you like tea with milk") == pytest.approx(3 / 4)  # not "tea with"
     assert copied_from(turns, "? Only") == 0  # no turn has both words
-    assert copied_from([], "you like") == copied_share("a b", "b a") == copied_share("a b", "a") == 0
-    assert copied_share("Do you like tea ?", "YOU like coffee ?") == pytest.approx(1 / 3)
+    assert copied_from([], "you like") == copied_from(["a b"], "b a") == copied_from(["a b"], "a") == 0
+    assert copied_from(["Do you like tea ?"], "YOU like coffee ?") == pytest.approx(1 / 3)
 
 
 class FakeWordNet:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards import CopyPrice, LengthHold, Meteor, NoReward, Scorer
+from rlhf_dialog.rewards import CopyPrice, LengthHold, Meteor, NoReward, RewardError, Scorer, build_reward
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.length import LengthMatch
 from rlhf_dialog.rewards.nlp_reward import NLPReward
@@ -111,8 +111,8 @@ def test_wordnet_on_this_machine_is_used_unless_it_is_off(wordnet_folder, caplog
 @pytest.mark.parametrize("setting", ["auto", "require"])
 def test_a_broken_wordnet_is_no_silent_change_of_metric(wordnet_folder, setting):
     (wordnet_folder / "lexnames").unlink()
-    with pytest.raises(UserError, match="cannot be read"):
-        Meteor(setting)
+    with pytest.raises(RewardError, match="reward 'Meteor' raised"):
+        build_reward("Meteor", {"meteor_wordnet": setting})
 
 
 def test_without_wordnet(no_wordnet, caplog):

@@ -91,8 +91,6 @@ def test_a_file_runs_once_until_it_changes(write):
         ("def f(:\n", "my_rewards.py:f", ["SyntaxError", "my_rewards.py"]),
         ("x = 1\nraise OSError('no disk')\n", "my_rewards.py:f", ["OSError: no disk", "my_rewards.py:2"]),
         ("import sys\nsys.exit(0)\n", "my_rewards.py:f", ["SystemExit"]),
-        ("def f(dialogues):\n    yield 1.0\n", "my_rewards.py:f", ["f", "yields"]),
-        ("async def f(dialogues):\n    yield 1.0\n", "my_rewards.py:f", ["f", "yields"]),
         ("class f:\n    def __call__(self, dialogues): ...\n", "my_rewards.py:f", ["class", "register"]),
         ("f = 3\n", "my_rewards.py:f", ["found 3"]),
         ("def polite(dialogues): ...\n", "my_rewards.py:polit", ["'polit'", "did you mean 'polite'"]),
@@ -100,7 +98,6 @@ def test_a_file_runs_once_until_it_changes(write):
         (POLITE, "my rewards:politeness", ["FILE.py:FUNCTION"]),
         (POLITE, "absent.py:f", ["absent.py is not a regular file"]),
         (POLITE, "absent_module.part:f", ["absent_module", "PYTHONPATH"]),
-        (POLITE, "builtins:max", ["parameters"]),
     ],
 )
 def test_what_is_refused(write, text, name, words):

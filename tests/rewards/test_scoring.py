@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 import traceback
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -63,9 +62,6 @@ def test_tuples_and_arrays_are_welcome(kind):
         ([0.0, None, 0.0], "None.*not a number.*dialogue 1 ", False),
         ([0.0, 0.0, math.nan], "nan.*not finite.*dialogue 2 ", False),
         ([-math.inf, 0.0, 0.0], "-inf.*not finite.*dialogue 0 ", False),
-        ([0.0, 10**400, 0.0], "1000.*not finite.*dialogue 1 ", False),
-        ([0.0, Fraction(-(10**400), 3), 0.0], "Fraction.*not finite.*dialogue 1 ", False),
-        ([0.0, 10**5000, 0.0], "int.*not finite.*dialogue 1 ", False),  # Python does not write it
     ],
 )
 def test_unusable_values(value, words, is_bug):

@@ -60,33 +60,14 @@ def names_in(folder):
 def test_the_newest_the_best_those_of_the_guard_and_later_ones_are_kept(tmp_path):
     for iteration in (1, 2, 4, 10):
         write(tmp_path, iteration, min(iteration, 2))
-    assert names_in(tmp_path) == ["02", "04", "10", "best", "latest"]
-    assert (tmp_path / "best").read_text() == "iter_000002"
+    assert names_in(tmp_path) == ["02", "04", "10", "latest"]
     (tmp_path / "iter_000020").mkdir()
     write(tmp_path, 12, 2, guard={"protected": [5]})  # the newest up to 5 is 4
-    assert names_in(tmp_path) == ["02", "04", "10", "12", "20", "best", "latest"]
+    assert names_in(tmp_path) == ["02", "04", "10", "12", "20", "latest"]
     write(tmp_path, 13, 2)
-    assert names_in(tmp_path) == ["02", "12", "13", "20", "best", "latest"]
-    (tmp_path / "best").write_text("?")
-    write(tmp_path, 14)  # without a record, nobody knows which one is the best
-    assert names_in(tmp_path) == ["02", "12", "13", "14", "20", "best", "latest"]
-
-
-def test_the_pointer_to_the_best_is_that_of_the_record(tmp_path, caplog):
-    for iteration in (1, 2, 3):
-        write(tmp_path, iteration, guard={"protected": [1]})
-    assert checkpoint.repair_best(tmp_path, {"iteration": 3}) is None
-    for named, iteration, best, wanted in (
-        (1, 3, 1, 1),
-        (2, 3, 1, 1),
-        (3, 2, 1, 3),  # it is later
-        (3, 2, 2, 2),  # but this one is better
-        (1, 3, 7, 1),  # it does not exist
-    ):
-        (tmp_path / "best").write_text(f"iter_00000{named}")
-        assert checkpoint.repair_best(tmp_path, state_of(iteration, best)) == tmp_path / f"iter_00000{wanted}"
-        assert (tmp_path / "best").read_text() == f"iter_00000{wanted}"
-    assert [message.count("names iter_000002") for message in caplog.messages] == [1]
+    assert names_in(tmp_path) == ["02", "12", "13", "20", "latest"]
+    write(tmp_path, 14)  # of another metric, by which none is the best yet
+    assert names_in(tmp_path) == ["13", "14", "20", "latest"]
 
 
 def test_a_kill_before_the_pointer_is_made_good_unless_it_has_changed_since(tmp_path):
@@ -103,15 +84,12 @@ def test_a_kill_before_the_pointer_is_made_good_unless_it_has_changed_since(tmp_
     assert checkpoint.newest_up_to(tmp_path, 1) == tmp_path / "iter_000001"
 
 
-def test_a_pointer_that_leaves_the_folder_is_refused(tmp_path, caplog):
+def test_a_pointer_that_leaves_the_folder_is_refused(tmp_path):
     write(tmp_path, 1, 1)
     for text in ("../elsewhere", "iter_000001/..", "", "iter_000001\n../x", "\0"):
-        for pointer in ("latest", "best"):
-            (tmp_path / pointer).write_text(text)
+        (tmp_path / "latest").write_text(text)
         with pytest.raises(UserError, match=r"latest: names .*not a checkpoint of this folder"):
             newest_checkpoint(tmp_path)
-        assert checkpoint.usable_best(tmp_path) is None
-        assert "not a checkpoint of this folder" in caplog.messages[-1]
     (tmp_path / "latest").unlink()
     os.mkfifo(tmp_path / "latest")
     with pytest.raises(UserError, match="latest: is a pipe"):
@@ -235,16 +213,6 @@ def test_a_file_that_cannot_be_loaded_is_the_users_error(checkpoints):
             with pytest.raises(UserError, match="iter_000003: is damaged"):
                 load_training(checkpoints, modules, trainer.optimizers, World())
         path.write_bytes(whole)
-
-
-@pytest.mark.parametrize("poison", [{"files": 3}, {"sizes": [1]}])
-def test_records_that_make_no_sense_are_damage(checkpoints, poison):
-    path = checkpoints / "iter_000003/trainer.json"
-    state = json.loads(path.read_text()) | poison
-    del state["sha256"]
-    path.write_text(json.dumps(state))
-    with pytest.raises(UserError, match="iter_000003: is damaged: "):
-        check(checkpoints)
 
 
 def test_other_versions_are_listed(monkeypatch):

@@ -48,8 +48,8 @@ def results(folder):
     for name in ("agent", "best_agent"):
         tensors = load_file(run / name / "model.safetensors") if (run / name).exists() else {}
         weights |= {f"{name}.{key}": tensor.tolist() for key, tensor in tensors.items()}
-    best = run / "checkpoints/best"
-    return rows, best.read_text() if best.exists() else None, weights
+    newest = run / "checkpoints" / (run / "checkpoints/latest").read_text()
+    return rows, json.loads((newest / "trainer.json").read_text())["validation"], weights
 
 
 def left_behind(folder):

@@ -222,8 +222,7 @@ def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path,
     assert run("--experiment_name", "two", *planned(0), "--max_iterations", "2") == 0
     folder, two = tmp_path / "run_results" / "ppo", tmp_path / "run_results" / "two"
     checkpoints = folder / "checkpoints"
-    assert {path.name for path in checkpoints.iterdir()} == {"latest", "best", "iter_000002", "iter_000004"}
-    assert (checkpoints / "best").read_text(encoding="utf-8") == "iter_000002"
+    assert {path.name for path in checkpoints.iterdir()} == {"latest", "iter_000002", "iter_000004"}
     assert (checkpoints / "latest").read_text(encoding="utf-8") == "iter_000004"
     assert same(weights(folder / "best_agent"), weights(two / "agent"))
     assert not same(weights(folder / "agent"), weights(two / "agent"))

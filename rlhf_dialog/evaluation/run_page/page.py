@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -63,18 +63,14 @@ def reward_parts(rows: Sequence[Row]) -> dict[str, Values]:
     if not names:
         return {}
     parts: dict[str, Values] = {title: [row.get(name) for row in rows] for name, title in names.items()}
-    rest = [_less(row.get(SCORE), [row.get(name) for name in names]) for row in rows]
+    rest: Values = []
+    for row in rows:
+        score, *explained = numbers = [row.get(name) for name in (SCORE, *names)]
+        is_known = all(value is not None and math.isfinite(value) for value in numbers)
+        rest.append(score - math.fsum(explained) if is_known else None)
     if any(abs(x or 0.0) > TOLERANCE * max(abs(row.get(SCORE) or 0.0), 1) for x, row in zip(rest, rows, strict=True)):
         parts["the rest (truncation penalty, environment)"] = rest
     return parts
-
-
-def _less(score: Any, parts: Iterable[Any]) -> float | None:
-    """The score less its parts; None where one of them is unknown."""
-    numbers = [score, *parts]
-    if any(value is None or not math.isfinite(value) for value in numbers):
-        return None
-    return score - math.fsum(numbers[1:])
 
 
 @dataclass(frozen=True)

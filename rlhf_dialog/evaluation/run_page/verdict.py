@@ -58,9 +58,6 @@ class Sign:
     def bound(self) -> str:
         return f"at {'least' if self.side == 'below' else 'most'} {self.limit:g}"
 
-    def is_broken_by(self, number: float) -> bool:
-        return number < self.limit if self.side == "below" else number > self.limit
-
 
 @cache
 def all_signs() -> dict[str, Sign]:
@@ -213,7 +210,7 @@ def _check_limits(metric: str, values: Sequence[float], target: float | None) ->
         limits = [one for one in limits if one.measure == "target"]
     found = [(one, x) for one in limits if (x := _measured_value(values, one.measure, target)) is not None]
     for one, number in found:
-        if one.is_broken_by(number):
+        if number < one.limit if one.side == "below" else number > one.limit:
             yield _sick(one.sign, f"{metric} is {number:.3g} {MEASURES[one.measure]} (healthy: {one.bound})")
             return
     if found:

@@ -55,11 +55,11 @@ def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
     for i, (score, kl, length, earned) in enumerate(numbers):
         dialogue = whole.dialogues[i]
         row: Row = {"iteration": iteration, "split": dialogue.origin_of("split"), "index": dialogue.origin_of("index")}
-        row |= {"score": _finite(score), "kl": _finite(kl / max(length, 1)), "length": int(length)}
+        row |= {"score": finite_or_none(score), "kl": finite_or_none(kl / max(length, 1)), "length": int(length)}
         row |= {"truncated": dialogue.truncated, "used": id(dialogue) in used}
         for name, part in whole.reward_scores.parts.items():
             value = part.raw[i]
-            row |= {f"reward/{name}": _finite(value), f"reward/{name}_weight": part.weight}
+            row |= {f"reward/{name}": finite_or_none(value), f"reward/{name}_weight": part.weight}
             row |= {f"time/reward_{name}": part.seconds}
             row |= {f"failure/{name}": value.why[:MAX_REASON]} if isinstance(value, NoScore) else {}
         row |= {"penalty": float(penalties[i])} if config.truncation_penalty else {}
@@ -72,7 +72,7 @@ def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
     return rows
 
 
-def _finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 

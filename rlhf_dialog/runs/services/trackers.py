@@ -25,7 +25,7 @@ from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.services.base import Metrics, Run, Service
 from rlhf_dialog.runs.services.ledger import markdown_table
-from rlhf_dialog.runs.services.wandb_tracker import Tracked, WandbTracker, open_wandb
+from rlhf_dialog.runs.services.wandb_tracker import WandbTracker, open_wandb
 from rlhf_dialog.terminal import Console, TimeLeft, visible
 from rlhf_dialog.training.rollout import Rollout
 
@@ -95,27 +95,17 @@ class TensorBoardTracker:
         """`done`: iterations that the run goes on after; TensorBoard hides what an earlier process logged after them."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self.folder = folder / "tensorboard"
-        self.folder.mkdir(exist_ok=True)  # where that fails, a thread of TensorBoard would print a traceback
-        self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else None)
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1 if done else None)
 
     def log(self, step: int, metrics: Metrics) -> None:
-        self._check_present()
         for name, value in metrics.items():
             self.writer.add_scalar(name, value, step)
 
     def log_table(self, step: int, columns: list[str], rows: list[list[Any]]) -> None:
-        self._check_present()
         self.writer.add_text("ledger", markdown_table(columns, rows), step)
 
     def close(self) -> None:
-        self._check_present()
         self.writer.close()
-
-    def _check_present(self) -> None:
-        """Without the folder, a thread of TensorBoard would print a traceback. Raises FileNotFoundError."""
-        if not self.folder.is_dir():
-            raise FileNotFoundError(f"{self.folder} does not exist any more")
 
 
 class _Console(Console):
@@ -239,7 +229,7 @@ class Trackers(OptionalOutputs):
 
     def __init__(
         self,
-        config: Tracked,
+        config: Any,
         folder: Path,
         done: int = 0,
         wandb: WandbTracker | None = None,
@@ -302,7 +292,7 @@ class TrackerService(Service):
     """
 
     def __init__(
-        self, config: Tracked, folder: Path, world: World, goes_on: bool, console: Callable[[], LiveLine] | None = None
+        self, config: Any, folder: Path, world: World, goes_on: bool, console: Callable[[], LiveLine] | None = None
     ):
         self.config, self.console = config, console
         self.wandb: WandbTracker | None = None

@@ -245,22 +245,15 @@ def test_a_helper_of_wandb_that_was_killed_costs_one_warning(tmp_path, wandb, ca
     assert (wandb.runs[0].steps, wandb.torn_down) == ([1], 1)
 
 
-@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("fault", ["its folder was removed", "its thread has failed"])
-def test_a_tensorboard_that_fails_costs_one_warning(tmp_path, caplog, capfd, monkeypatch, fault):
+def test_a_tensorboard_that_fails_costs_one_warning(tmp_path, caplog, monkeypatch):
     trackers = Trackers(config(use_tensorboard=True), tmp_path)
     trackers.log(1, {**METRICS, "iteration": 1})
-    if fault == "its folder was removed":
-        trackers.others["TensorBoard"].writer.flush()
-        shutil.rmtree(tmp_path / "tensorboard")
-    else:  # it leaves its error to the next call
-        monkeypatch.setattr(trackers.others["TensorBoard"].writer, "add_scalar", leave_with(OSError(28, "No space")))
+    monkeypatch.setattr(trackers.others["TensorBoard"].writer, "add_scalar", leave_with(OSError(28, "No space")))
     for iteration in (2, 3):
         trackers.log(iteration, {**METRICS, "iteration": iteration})
     trackers.close()
     assert failed(caplog) == ["TensorBoard has failed and is not used any more"]
     assert numbers_in(tmp_path) == [1, 2, 3]
-    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("end", [UnicodeEncodeError("ascii", "é", 0, 1, "range"), SystemExit(0), SignalExit(143)])
@@ -322,22 +315,6 @@ def gain_of(iteration):
     return METRICS | gain | {"iteration": iteration, "episodes": 64 * iteration}
 
 
-def test_the_console_shows_the_gain_of_ten_iterations_also_after_a_resume(tmp_path, capsys):
-    shown = {}
-    for parts in ([(0, range(1, 15))], [(0, range(1, 9)), (8, range(9, 15))]):
-        folder = tmp_path / str(len(parts))
-        folder.mkdir()
-        for done, iterations in parts:
-            trackers = Trackers(config(), folder, done)
-            for iteration in iterations:
-                trackers.log(iteration, gain_of(iteration))
-            trackers.close()
-        shown[len(parts)] = capsys.readouterr().out.splitlines()
-    assert shown[1] == shown[2]
-    assert "gain" not in shown[1][0]
-    assert "gain +0.095" in shown[1][-1]  # iterations 5 to 14
-
-
 def test_the_console_says_when_it_is_the_first_iteration_that_a_score_is_compared_with(tmp_path, capsys):
     trackers = Trackers(config(), tmp_path)
     for iteration in (1, 2):
@@ -362,27 +339,27 @@ def test_the_sums_behind_the_gain_are_in_metrics_jsonl_alone(tmp_path, wandb):
         assert not [name for name in names if name.startswith("gain_sums")]
 
 
-def sums_of(iteration, kl):
-    """10 prompts with one reply each, near to the reference; each has gained its iteration / 100."""
-    n = {"N": 10, "P": 10, "W": 10.0, "WW": 10.1, "kl": kl * 10}
+def sums_of(iteration):
+    """10 prompts with one reply each, near to the reference until the last iteration; each has gained its iteration / 100."""
+    n = {"N": 10, "P": 10, "W": 10.0, "WW": 10.1, "kl": 90.0 if iteration == 14 else 4.0}
     of_reward = {"D": 0.0, "A": -iteration / 10, "DD": 10.0, "AA": 10.0, "DA": 9.9, "DW": 0.0, "AW": 0.0}
     return {f"gain_sums/{name}": value for name, value in (n | of_reward).items()}
 
 
-def test_the_console_shows_the_estimate_of_the_sums_also_after_a_resume_and_the_score_where_they_are_far(
-    tmp_path, capsys
-):
-    shown = {}
-    for parts in ([(0, range(1, 15))], [(0, range(1, 9)), (8, range(9, 15))]):
-        folder = tmp_path / str(len(parts))
-        folder.mkdir()
-        for done, iterations in parts:
-            trackers = Trackers(config(), folder, done)
-            for iteration in iterations:
-                kl = 9.0 if iteration == 14 else 0.4
-                trackers.log(iteration, gain_of(iteration) | sums_of(iteration, kl))
-            trackers.close()
-        shown[len(parts)] = capsys.readouterr().out.splitlines()
-    assert shown[1] == shown[2]
-    assert "gain +0.085" in shown[1][-2]  # iterations 4 to 13
-    assert "since iteration 1" in shown[1][-1]  # (9 * .4 + 9) / 10 nats
+def test_the_console_shows_the_gain_of_ten_iterations_also_after_a_resume(tmp_path, capsys):
+    """Of earlier runs that have no sums, too; the change of the score where the policy is far from the reference."""
+    for kind, sums in (("old", lambda _: {}), ("new", sums_of)):
+        shown = []
+        for parts in ([(0, range(1, 15))], [(0, range(1, 9)), (8, range(9, 15))]):
+            folder = tmp_path / f"{kind} {len(parts)}"
+            folder.mkdir()
+            for done, iterations in parts:
+                trackers = Trackers(config(), folder, done)
+                for iteration in iterations:
+                    trackers.log(iteration, gain_of(iteration) | sums(iteration))
+                trackers.close()
+            shown.append(capsys.readouterr().out.splitlines())
+        assert shown[0] == shown[1]
+        assert "gain" not in shown[0][0]
+        found = {"old": ["gain +0.085", "gain +0.095"], "new": ["gain +0.085", "since iteration 1"]}  # 4 to 13, 5 to 14
+        assert all(words in line for words, line in zip(found[kind], shown[0][-2:], strict=True))
