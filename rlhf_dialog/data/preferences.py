@@ -13,23 +13,23 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_dialog.data.dialogue import AUTO, Dialogue, ToolText
+from rlhf_dialog.data.dialogue import AUTO, BLANK_LINE, Dialogue, ToolText
 from rlhf_dialog.data.row_counts import BadRow, LeftOut, RowCounts, is_empty, is_null
 from rlhf_dialog.data.sources import NO_COLUMNS, Source
 from rlhf_dialog.data.sources.columns import Columns, naming_columns
-from rlhf_dialog.data.sources.kinds import SIDES, find
 from rlhf_dialog.data.sources.messages import (
     USER_ROLES,
     Messages,
     items_in,
+    join_turns,
     read_role,
+    read_speakers,
     split_messages,
     unused_keys,
 )
-from rlhf_dialog.data.sources.record import RECIPES, checked_text, read_flag, show_columns
+from rlhf_dialog.data.sources.record import RECIPES, SIDES, checked_text, find, read_flag, show_columns
 from rlhf_dialog.data.sources.rows import Row, Rows, prompt_messages
 from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
-from rlhf_dialog.data.speakers import BLANK_LINE, join_turns, read_speakers
 from rlhf_dialog.errors import UserError, nearest
 
 Array = NDArray[Any]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from rlhf_dialog.data.speakers import BLANK_LINE
+from rlhf_dialog.data.dialogue import BLANK_LINE
 from rlhf_dialog.feedback.store.store import storable
 
 MAX_STOPS, MAX_STOP_CHARS = 4, 200

@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.models.trunk import trunk_of
 from rlhf_dialog.training.supervised.new_tokenizers import new_causal_lm, new_tokenizer
 from rlhf_dialog.training.supervised.settings import SFTConfig
-from rlhf_dialog.training.supervised.stage import MOST_KEPT, Encoded, SupervisedStage, drawn
+from rlhf_dialog.training.supervised.stage import Encoded, SupervisedStage, drawn
 
 logger = logging.getLogger(__name__)
 IGNORED = -100  # the label of a token without loss
@@ -249,20 +248,15 @@ def merge_prefixes(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[s
 
 
 class Examples(Encoded):
-    """The `merge_prefixes` of the examples of dialogues."""
+    """The examples of dialogues, merged by `merge_prefixes`."""
 
-    def __init__(self, dialogues: Sequence[Dialogue], encode: Callable[[Dialogue], dict[str, Any]]):
-        self.items, self.encode = dialogues, encode
-        self.starts, self.lengths = array("Q", [0]), array("I")  # the number of the first dialogue of each row
-        for count, row in merge_prefixes(map(encode, dialogues)):
+    def rows(self) -> Iterator[dict[str, Any]]:
+        self.starts = array("Q", [0])  # the number of the first dialogue of each row
+        for count, row in merge_prefixes(map(self.encode, self.items)):
             self.starts.append(self.starts[-1] + count)
-            self.lengths.append(row["length"])
-        self.draw = lru_cache(maxsize=MOST_KEPT)(self._draw)
+            yield row
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (row for _, row in merge_prefixes(map(self.encode, self.items)))
-
-    def _draw(self, number: int) -> dict[str, Any]:
+    def row(self, number: int) -> dict[str, Any]:
         some = range(self.starts[number], self.starts[number + 1])
         ((_, row),) = merge_prefixes(self.encode(self.items[i]) for i in some)
         return row

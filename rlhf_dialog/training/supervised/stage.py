@@ -1,5 +1,7 @@
 """The frame of the supervised stages. What a stage has of its own is in its class; `train` says when each part is called."""
 
+import hashlib
+import json
 import logging
 import math
 import random
@@ -111,7 +113,7 @@ class SupervisedStage(ABC, Generic[Keys]):
         """
         order = batch_order(rows.lengths, self.config)
         folder = checkpoint_folder(self.config)
-        checkpoints = Checkpoints(self.config, folder, identity_of(self.config, rows))
+        checkpoints = Checkpoints(self.config, folder, identity_of(self.config, rows.fingerprint))
         config, device = self.config, torch.device(choose_device(self.config.device))
         options: dict[str, Any] = {
             "output_dir": str(folder),
@@ -206,22 +208,31 @@ class StageOfHalves(SupervisedStage[Any]):
 class Encoded(torch.utils.data.Dataset[dict[str, Any]]):
     """Examples as token ids, each encoded when it is drawn; the newest are kept.
 
-    lengths: of all examples, in tokens
+    lengths: of all examples, in tokens; fingerprint: a hash of all of them
     """
 
     def __init__(self, items: Sequence[T], encode: Callable[[T], dict[str, Any]]):
-        self.items, self.encode = items, encode
-        self.lengths = array("I", (encode(item)["length"] for item in items))
-        self.draw = lru_cache(maxsize=MOST_KEPT)(lambda number: encode(items[number]))
+        self.items, self.encode, self.lengths = items, encode, array("I")
+        digest = hashlib.sha256()
+        for row in self.rows():
+            self.lengths.append(row["length"])
+            digest.update(json.dumps(row, sort_keys=True).encode())
+        self.fingerprint = digest.hexdigest()
+        self._draw = lru_cache(maxsize=MOST_KEPT)(self.row)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """All examples in order."""
+        return map(self.encode, self.items)
+
+    def row(self, number: int) -> dict[str, Any]:
+        """One of them."""
+        return self.encode(self.items[number])
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(self.encode, self.items)
-
     def __getitem__(self, number: int) -> dict[str, Any]:
-        return self.draw(number)
+        return self._draw(number)
 
 
 def for_one_gpu(arguments: type[TrainingArguments]) -> type[TrainingArguments]:
