@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_dialog.data.preferences import load_pairs
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.data.sources import columns, kinds, load_records
+from rlhf_dialog.data.sources import columns, load_records, record
 from rlhf_dialog.errors import UserError
 from tests.parts.processes import ROOT
 
@@ -39,9 +39,9 @@ def test_the_table_names_every_column():
     table = PAGE[PAGE.index("## Accepted column names") : PAGE.index("## Columns with names")]
     named = [re.findall(r"`([\w-]+)`", line) for line in table.splitlines() if line.startswith("| ") and "`" in line]
     assert list(map(tuple, named)) == [
-        *(kinds.NAMES[kind] for kind in ("messages", "utterance", "role", "act", "dialog_id", "prompt", "system")),
-        *(kinds.NAMES[kind] for kind in ("history", "input", "parent", "message_id")),
-        (*kinds.NAMES["reference"], "references"),
+        *(record.NAMES[kind] for kind in ("messages", "utterance", "role", "act", "dialog_id", "prompt", "system")),
+        *(record.NAMES[kind] for kind in ("history", "input", "parent", "message_id")),
+        (*record.NAMES["reference"], "references"),
     ]
 
 

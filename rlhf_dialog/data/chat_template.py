@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.data.dialogue import (
     AUTO,
+    BLANK_LINE,
     CHAT_TEMPLATE,
     SEPARATOR,
     Dialogue,
@@ -45,7 +46,6 @@ from rlhf_dialog.data.prompts import (
 )
 from rlhf_dialog.data.row_counts import BadRow, RowCounts
 from rlhf_dialog.data.sources.record import refuse_rendered
-from rlhf_dialog.data.speakers import BLANK_LINE
 from rlhf_dialog.data.written_texts import MARKS
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.user_code import TimeLimit, interrupted_after

@@ -9,6 +9,7 @@ from rlhf_dialog.json_files import map_leaves
 POLICY, USER = "policy", "user"
 CHAT_TEMPLATE = "chat_template"  # the `turn_separator` that asks for the tokenizer's template
 AUTO = "auto"  # the `turn_separator` that leaves it to the model
+BLANK_LINE = "\n\n"  # between messages of one speaker, which are one turn
 SEPARATOR = "<EOU>"  # that of a model without a template
 
 

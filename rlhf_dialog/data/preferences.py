@@ -4,30 +4,35 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
-from rlhf_dialog.data.dialogue import AUTO, Dialogue, ToolText
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_dialog.data.dialogue import AUTO, BLANK_LINE, Dialogue, ToolText
 from rlhf_dialog.data.row_counts import BadRow, LeftOut, RowCounts, is_empty, is_null
-from rlhf_dialog.data.sources import NO_COLUMNS, load_rows
+from rlhf_dialog.data.sources import NO_COLUMNS, Source
 from rlhf_dialog.data.sources.columns import Columns, naming_columns
-from rlhf_dialog.data.sources.kinds import SIDES, find
 from rlhf_dialog.data.sources.messages import (
     USER_ROLES,
     Messages,
     items_in,
+    join_turns,
     read_role,
+    read_speakers,
     split_messages,
     unused_keys,
 )
-from rlhf_dialog.data.sources.record import RECIPES, checked_text, read_flag, show_columns
-from rlhf_dialog.data.sources.rows import Row, prompt_messages
+from rlhf_dialog.data.sources.record import RECIPES, SIDES, checked_text, find, read_flag, show_columns
+from rlhf_dialog.data.sources.rows import Row, Rows, prompt_messages
 from rlhf_dialog.data.sources.splits import NO_NAMES, SplitNames
-from rlhf_dialog.data.speakers import BLANK_LINE, join_turns, read_speakers
 from rlhf_dialog.errors import UserError, nearest
 
+Array = NDArray[Any]
 # names of columns that say which side is better
 SAYS_WHICH = re.compile(r"better|safer|winner|prefer|^labels?$", re.IGNORECASE)
 SCORE = re.compile(r"score|rating|reward", re.IGNORECASE)
@@ -43,7 +48,7 @@ class Preference:
     chosen_is: Any = None
     above: float | None = None
 
-    def check(self, rows: Sequence[tuple[str, Row]]) -> None:
+    def check(self, rows: Rows) -> None:
         """Raises UserError where the column is missing, lacks the value, or has several others."""
         values = {self._value(row, where) for where, row in rows} - {None}
         others = values - {_comparable(self.chosen_is)}
@@ -125,13 +130,48 @@ class PreferencePair:
         return "".join(self.chosen.prompt_turns[-1:])
 
 
+class Pairs(Sequence[PreferencePair]):
+    """The pairs of one split, each made from its row when it is drawn; 16 bytes of each are in memory.
+
+    `keys` (N,): those of the rows; `prompts` (N,): a number of each prompt, the same for pairs of one prompt. A pair raises
+    UserError when its file has changed.
+    """
+
+    def __init__(self, source: Source, preference: Preference | None, keys: Array, prompts: Array):
+        self.source, self.preference, self.keys, self.prompts = source, preference, keys, prompts
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, number: int) -> PreferencePair: ...
+    @overload
+    def __getitem__(self, number: slice) -> "Pairs": ...
+    def __getitem__(self, number: int | slice) -> "PreferencePair | Pairs":
+        if isinstance(number, slice):
+            return self.select(number)
+        _, where, row = next(iter(self.source.rows(int(self.keys[number]))))
+        return _pair(row, where, RowCounts(where), self.preference)
+
+    def __iter__(self) -> Iterator[PreferencePair]:
+        counts, number = RowCounts(self.source.where), 0
+        for key, where, row in self.source.rows():
+            if number < len(self) and key == self.keys[number]:
+                yield _pair(row, where, counts, self.preference)
+                number += 1
+
+    def select(self, kept: Any) -> "Pairs":
+        """Those of which `kept` (N,) is True, or of a slice; they stay in their order."""
+        return Pairs(self.source, self.preference, self.keys[kept], self.prompts[kept])
+
+
 def load_pairs(
     data_path: str,
     split: str,
     columns: Columns = NO_COLUMNS,
     names: SplitNames = NO_NAMES,
     preference: Preference | str | None = AUTO,
-) -> list[PreferencePair]:
+) -> Pairs:
     """The pairs of one split, in the order of the data; `columns` and `names` as for `load_records`.
 
     `preference` says which side is the better one; None: the chosen one. AUTO is None, but raises UserError where `columns`
@@ -139,37 +179,43 @@ def load_pairs(
     tenth (`RowCounts`). Raises MissingSplit when there is no such split, UserError that names the row for one that cannot be
     read, and for one that lacks the margin that others have.
     """
-    rows = load_rows(data_path, split, columns, names)
-    if isinstance(preference, Preference):
-        preference.check(rows)
+    source = Source(data_path, split, columns, names)
+    decided = preference if isinstance(preference, Preference) else None
+    if decided:
+        decided.check((where, row) for _, where, row in source.rows())
     elif preference == AUTO and columns.keys() >= {*SIDES}:
-        _check_decided(rows, columns, data_path)
-    counts = RowCounts(f"{data_path}, {split}")
+        _check_decided((row for _, _, row in source.rows()), columns, data_path)
+    counts, keys, prompts = RowCounts(f"{data_path}, {split}"), array("Q"), array("q")
+    num_margins, without = 0, ""
     with naming_columns(columns):
-        pairs = list(counts.read(rows, lambda placed: _pair(placed[1], placed[0], counts, preference)))
+        read = counts.read(source.rows(), lambda keyed: (keyed[0], _pair(keyed[2], keyed[1], counts, decided)))
+        for key, pair in read:
+            keys.append(key)
+            prompts.append(hash(pair.prompt))
+            num_margins += pair.margin is not None
+            if pair.margin is None and not without:
+                without = pair.where
     counts.log()
-    without = [pair.where for pair in pairs if pair.margin is None]
-    if 0 < len(without) < len(pairs):
-        raise UserError(f"{without[0]}: has no 'margin', but other rows have one; give all rows a margin, or none")
-    return pairs
+    if 0 < num_margins < len(keys):
+        raise UserError(f"{without}: has no 'margin', but other rows have one; give all rows a margin, or none")
+    return Pairs(source, decided, np.frombuffer(keys, np.uint64), np.frombuffer(prompts, np.int64))
 
 
-def split_by_prompt(
-    pairs: Sequence[PreferencePair], share: float, seed: int
-) -> tuple[list[PreferencePair], list[PreferencePair]]:
+def split_by_prompt(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
     """Pairs to learn from, and pairs held out: about a `share` of the prompts, drawn by `seed`. No prompt is in both.
 
     Raises UserError when there are fewer than two prompts.
     """
-    prompts = list(dict.fromkeys(pair.prompt for pair in pairs))
-    if len(prompts) < 2:
+    _, first = np.unique(pairs.prompts, return_index=True)
+    if len(first) < 2:
         raise UserError(
-            f"data_path: the {len(pairs)} pairs have {len(prompts)} prompt, but some prompts are held out for the report; "
+            f"data_path: the {len(pairs)} pairs have {len(first)} prompt, but some prompts are held out for the report; "
             "give pairs of more prompts"
         )
-    count = min(max(1, round(share * len(prompts))), len(prompts) - 1)
-    held = set(random.Random(seed).sample(prompts, count))
-    return [pair for pair in pairs if pair.prompt not in held], [pair for pair in pairs if pair.prompt in held]
+    count = min(max(1, round(share * len(first))), len(first) - 1)
+    chosen = random.Random(seed).sample(range(len(first)), count)  # of the prompts in the order of the data
+    held = np.isin(pairs.prompts, pairs.prompts[np.sort(first)[chosen]])
+    return pairs.select(~held), pairs.select(held)
 
 
 def _shared_prefix(first: Sequence[str], second: Sequence[str]) -> list[str]:
@@ -177,12 +223,15 @@ def _shared_prefix(first: Sequence[str], second: Sequence[str]) -> list[str]:
     return [a for a, _ in itertools.takewhile(lambda both: both[0] == both[1], zip(first, second, strict=False))]
 
 
-def _check_decided(rows: Sequence[tuple[str, Row]], columns: Columns, data_path: str) -> None:
+def _check_decided(rows: Iterable[Row], columns: Columns, data_path: str) -> None:
     """Raises UserError where a column that nothing reads may say which of two named sides is better."""
-    names = dict.fromkeys(str(name) for _, row in rows for name in row if SAYS_WHICH.search(str(name)))
-    for name in names:
-        values = {_comparable(row.get(name)) for _, row in rows} - {None}
-        if len(values) > 1:
+    found: dict[str, set[float | str | None]] = {}
+    for row in rows:
+        for name in row:
+            if SAYS_WHICH.search(str(name)):
+                found.setdefault(str(name), set()).add(_comparable(row[name]))
+    for name, some in found.items():
+        if len(values := some - {None}) > 1:
             raise UserError(
                 f"{data_path}: '{name}' holds {_show(values)} and may say which side is better, but nothing reads it; set "
                 f"preference: {{column: {name}, chosen_is: VALUE}}, the value where '{columns['chosen']}' is better (or above: "
@@ -190,9 +239,9 @@ def _check_decided(rows: Sequence[tuple[str, Row]], columns: Columns, data_path:
             )
 
 
-def _pair(row: Row, where: str, counts: RowCounts, preference: Preference | str | None) -> PreferencePair:
+def _pair(row: Row, where: str, counts: RowCounts, preference: Preference | None) -> PreferencePair:
     decides = None
-    if isinstance(preference, Preference):
+    if preference:
         row, decides = preference.order(row, where), preference.column
     chosen, rejected, used = read_sides(row, where)
     counts.unread.add(row | keys_of_turns(row), {*used, decides, "reference", "margin"})

@@ -14,14 +14,14 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, Dialogue, SystemText, remove_marks, tools_of
+from rlhf_dialog.data.dialogue import AUTO, BLANK_LINE, CHAT_TEMPLATE, Dialogue, SystemText, remove_marks, tools_of
 from rlhf_dialog.data.overlap import is_repeat, long_utterances, utterance_holders
 from rlhf_dialog.data.sources import SPLITS, DialogueRecord, Source, load_records
 from rlhf_dialog.data.sources.columns import Columns, naming_columns
-from rlhf_dialog.data.sources.kinds import find
+from rlhf_dialog.data.sources.messages import RoleCounts, SpokenTurn, read_speakers, spoken_turns
+from rlhf_dialog.data.sources.record import find
 from rlhf_dialog.data.sources.rows import Records
 from rlhf_dialog.data.sources.splits import SplitNames
-from rlhf_dialog.data.speakers import BLANK_LINE, RoleCounts, SpokenTurn, read_speakers, spoken_turns
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)

@@ -106,7 +106,7 @@ def _read(data_path: str, split: str, columns: tuple[tuple[str, str], ...]) -> "
 def _prompts(record: "DialogueRecord") -> "list[Dialogue]":
     """What the policy answers in turn. Where the roles do not say who replies, the second speaker does."""
     from rlhf_dialog.data.prompts import PromptRules, prompts_of
-    from rlhf_dialog.data.speakers import read_speakers
+    from rlhf_dialog.data.sources.messages import read_speakers
 
     prompts = prompts_of(record, PromptRules(len(record.turns), turn_separator=CHAT_TEMPLATE, unanswered=True))
     if record.is_prompt or read_speakers(record.roles) is not None:

@@ -1,10 +1,12 @@
 """Replies that no reward should pay more than the true ones, and a search for more of them. N prompts, one text for each."""
 
+import bisect
 import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -28,11 +30,15 @@ LENGTHS = (1, 2, 4, 8, 16, 32, 64)  # words
 
 
 class Training:
-    """What the training split says: its prompts with a reply, the replies, and their words by how often they occur."""
+    """What the training split says: the replies, the act of each, and their words by how often they occur."""
 
-    def __init__(self, prompts: Sequence[Dialogue]):
-        self.prompts = [prompt for prompt in prompts if prompt.reference]
-        self.replies = [prompt.reference or "" for prompt in self.prompts]
+    def __init__(self, prompts: Iterable[Dialogue]):
+        self.replies: list[str] = []
+        self.acts: list[int | None] = []
+        for prompt in prompts:
+            if prompt.reference:
+                self.replies.append(prompt.reference)
+                self.acts.append(prompt.act)
         self.different = [*dict.fromkeys(self.replies)]
         self.counts = Counter(word for reply in self.replies for word in reply.split())
 
@@ -80,8 +86,8 @@ def _most_common(training: Training) -> dict[str, str]:
     """The most common reply, of all and of each act, by its name."""
     named = {"most common reply": training.replies}
     for number, name in ACTS.items():
-        pairs = zip(training.prompts, training.replies, strict=True)
-        named[f"act {name}"] = [reply for prompt, reply in pairs if prompt.act == number]
+        pairs = zip(training.replies, training.acts, strict=True)
+        named[f"act {name}"] = [reply for reply, act in pairs if act == number]
     return {name: Counter(replies).most_common(1)[0][0] for name, replies in named.items() if replies}
 
 
@@ -141,7 +147,7 @@ class Edits:
     def __init__(self, training: Training, max_words: int, draw: random.Random):
         self.max_words, self.draw = max_words, draw
         self.words = list(training.counts)
-        self.often = list(training.counts.elements())
+        self.ends = list(accumulate(training.counts.values()))  # of each word among all that training has
 
     def change(self, text: str) -> str:
         """The text with one change; one without words gets a word."""
@@ -150,9 +156,14 @@ class Edits:
         kinds += ["insert"] if len(words) < self.max_words else []
         kind = self.draw.choice(kinds)
         place = self.draw.randrange(len(words) + (kind == "insert"))
-        new = [] if kind == "delete" else [self.draw.choice(self.draw.choice((self.words, self.often)))]
+        new = [] if kind == "delete" else [self._word()]
         words[place : place + (kind != "insert")] = new
         return " ".join(words)
+
+    def _word(self) -> str:
+        if self.draw.choice(("different", "often")) == "different":
+            return self.draw.choice(self.words)
+        return self.words[bisect.bisect_right(self.ends, self.draw.randrange(self.ends[-1]))]
 
 
 def _best(prompts: Sequence[Dialogue], texts: Sequence[list[str]], totals: Totals) -> tuple[list[str], Array]:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rlhf_dialog.data.dialogue import POLICY, Dialogue
-from rlhf_dialog.data.sources.kinds import NAMES
+from rlhf_dialog.data.sources.record import NAMES
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.rewards.base import BaseReward
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch.distributed as dist
 
 from rlhf_dialog.data.dialogue import POLICY, USER, Dialogue, Turn
-from rlhf_dialog.data.sources.kinds import NAMES
+from rlhf_dialog.data.sources.record import NAMES
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.text import copied_from, distinct_n
 from rlhf_dialog.rewards.base import BaseReward

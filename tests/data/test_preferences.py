@@ -1,12 +1,17 @@
 """Pairs of every form that the documentation shows, every row that is refused, and the split by prompt."""
 
 import json
+import os
+import random
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rlhf_dialog.data.preferences import Preference, load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
-from tests.parts.data_files import assistant, csv_bytes, user, write_split
+from tests.parts.data_files import assistant, csv_bytes, jsonl_bytes, user, write_split
 from tests.parts.scalars import write_pairs
 
 GOOD, BAD = "Two streets .", "No ."
@@ -56,11 +61,56 @@ def test_no_prompt_is_on_both_sides_of_the_split(tmp_path):
     training, held = split_by_prompt(pairs, 0.1, seed=3)
     assert (len(training), len(held)) == (54, 6)
     assert not {pair.prompt for pair in training} & {pair.prompt for pair in held}
-    assert split_by_prompt(pairs, 0.1, seed=3) == (training, held)
-    assert any(split_by_prompt(pairs, 0.1, seed=seed)[1] != held for seed in (4, 5, 6))
+    assert [*map(list, split_by_prompt(pairs, 0.1, seed=3))] == [list(training), list(held)]
+    assert any(list(split_by_prompt(pairs, 0.1, seed=seed)[1]) != list(held) for seed in (4, 5, 6))
     assert [len(some) for some in split_by_prompt(pairs[:2], 0.9, 0)] == [1, 1]
     with pytest.raises(UserError, match="2 pairs have 1 prompt"):
-        split_by_prompt([pairs[0]] * 2, 0.5, 0)
+        split_by_prompt(pairs[:41:20][:2], 0.5, 0)
+
+
+def test_the_prompts_that_are_held_out_are_drawn_in_the_order_of_the_data(tmp_path):
+    rows = [{"prompt": f"{99 - i // 2}", "chosen": f"yes {i}", "rejected": f"no {i}"} for i in range(60)]
+    held = split_by_prompt(load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train"), 0.2, seed=3)[1]
+    prompts = random.Random(3).sample([f"{99 - i}" for i in range(30)], 6)
+    assert [pair.prompt for pair in held] == sorted(prompts * 2, reverse=True)
+
+
+def write_table(folder, kind, rows):
+    path = folder / f"pairs.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=7)
+    else:
+        path.write_bytes(
+            {"jsonl": jsonl_bytes, "json": lambda some: json.dumps(some).encode(), "csv": csv_bytes}[kind](rows)
+        )
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])
+def test_pairs_that_are_drawn_are_those_of_the_data_until_the_file_changes(tmp_path, kind):
+    sides = [(f"x{i}", f"y{i}") for i in range(30)]
+    rows = [{"prompt": f"p{i % 9}", "a": x, "b": y, "winner": i % 2} for i, (x, y) in enumerate(sides)]
+    rows[4]["b"] = rows[4]["a"]  # a bad row
+    path, expected = write_table(tmp_path, kind, rows), [*enumerate(sides)]
+    del expected[4]
+    columns, preference = {"chosen": "a", "rejected": "b"}, Preference("winner", 0)
+    pairs = load_pairs(str(path), "train", columns, preference=preference)
+    wanted = [([f"p{i % 9}"], *(two if i % 2 == 0 else two[::-1])) for i, two in expected]
+    order = random.Random(0).sample(range(29), 29)
+    for found in (list(pairs), {i: pairs[i] for i in order}):
+        shown = [(found[i].chosen.prompt_turns, found[i].chosen.response, found[i].rejected.response) for i in order]
+        assert shown == [wanted[i] for i in order]
+    kept = pairs.select(np.arange(29) % 3 == 1)
+    assert (
+        [pair.chosen.response for pair in kept]
+        == [one[1] for one in wanted[1::3]]
+        == [kept[i].chosen.response for i in range(10)]
+    )
+    assert kept.keys.itemsize + kept.prompts.itemsize == 16
+    if kind in ("jsonl", "parquet"):  # the others are in memory
+        os.utime(path, ns=(0, 0))
+        with pytest.raises(UserError, match=f"{path.name}: has changed"):
+            pairs[3]
 
 
 def test_texts_without_a_prompt_share_one_by_their_beginning(tmp_path):

@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,9 +21,9 @@ from rlhf_dialog.data.prompts import (
     prompts_of,
     shared_system,
 )
-from rlhf_dialog.data.sources import SPLITS, load_records
+from rlhf_dialog.data.sources import SPLITS, from_hub, load_records
 from rlhf_dialog.errors import UserError
-from tests.parts.data_files import WRITERS, jsonl_bytes, rows_of, write_split
+from tests.parts.data_files import WRITERS, jsonl_bytes, rows_of, write_split, zipped
 from tests.parts.tiny import CHATML, chat_tokenizer
 from tests.test_data_docs import BLOCKS
 
@@ -78,6 +79,22 @@ def test_every_format(tmp_path, kind):
         (rows[n]["dialog"][max(0, i - 2) : i], rows[n]["dialog"][i], rows[n]["act"][i], n) for n, i in replies
     ]
     same(prompts, all_at_once(path, "train", PromptRules(context_size=2)), path)
+
+
+def test_data_sets_of_the_hub_and_of_camrest(tmp_path, monkeypatch):
+    rows = {name: rows_of(split) for name, split in (("somebody/talk", "train"),)}
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, **_: datasets.Dataset.from_list(rows[name]))
+    monkeypatch.setattr(from_hub, "hub_reachable", lambda: True)
+    said = [
+        {"usr": {"transcript": f"u{i}", "dialog_act": {}}, "sys": {"sent": f"s{i}", "dialog_act": {}}} for i in range(4)
+    ]
+    goal = {"text": "Eat .", "info": {}, "reqt": []}
+    talks = [{"dial": said[: 1 + i % 4], "goal": goal, "dialogue_id": i} for i in range(9)]
+    (tmp_path / "train.json.zip").write_bytes(zipped({"train.json": json.dumps(talks).encode()}))
+    for path, last in (("somebody/talk", rows["somebody/talk"][-1]["dialog"][-1]), (str(tmp_path), "s0")):
+        prompts = PromptRules(3).load(path, "train")
+        assert prompts[len(prompts) - 1].reference == last
+        same(prompts, all_at_once(path, "train", PromptRules(3)), path)
 
 
 @pytest.mark.parametrize(("language", "text"), [(one[0], one[2]) for one in BLOCKS if not one[1]])

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
 
+import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM
 
@@ -37,6 +39,26 @@ def test_two_ranks_are_one_run(ppo):
     ledger = [json.loads(line) for line in (RUN / "ledger.jsonl").read_text(encoding="utf-8").splitlines()]
     dialogues = [row[1] for parts in zip(*trained, strict=True) for part in parts for row in part]
     assert [row["index"] for row in ledger] == dialogues  # those of rank 0 first in each iteration
+
+
+def drawn_prompts():
+    """The place and the text of each prompt, in the order in which the run has drawn them."""
+    ledger = [json.loads(line) for line in (RUN / "ledger.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [(row["index"], row["prompt"]) for row in ledger]
+
+
+@pytest.mark.slow
+def test_two_ranks_draw_the_permutation_of_one_and_the_prompts_of_the_file(ppo, tmp_path):
+    """The order by numpy, the texts by hand: dialogues of three turns give two prompts each. 28 draws begin a second epoch."""
+    dialogues = [[f"a{i} ?", f"b{i} .", f"c{i} !"] for i in range(10)]
+    (tmp_path / "talks.jsonl").write_text("".join(json.dumps({"dialog": turns}) + "\n" for turns in dialogues))
+    prompts = [turns[:end] for turns in dialogues for end in (1, 2)]
+    order = [int(i) for epoch in (0, 1) for i in np.random.default_rng([3, epoch]).permutation(20)][:28]
+    words = ["--env.args.data_path", "talks.jsonl", "--seed", "3", "--ledger_texts", "all"]
+    for size in (1, 2):
+        assert codes(ppo(size, *words)) == [0] * size
+        assert drawn_prompts() == [(i, prompts[i]) for i in order]
+        shutil.rmtree(RUN)
 
 
 def test_two_ranks_train_the_adapters_of_a_base_in_4_bits(ppo):

@@ -26,6 +26,31 @@ STANDARD = {
 }
 
 
+def test_data_that_changes_ends_the_run_and_names_the_file_and_a_resumed_one_goes_on(
+    run, tmp_path, capsys, monkeypatch
+):
+    path, whole = tmp_path / "talks.jsonl", PPOUpdate.__call__
+    path.write_text("".join(json.dumps({"dialog": [f"Is it {i} ?", f"No , {i} ."]}) + "\n" for i in range(40)))
+    before = path.read_bytes()
+
+    def with_one_more_line(*args):
+        path.write_bytes(before + before[:30])
+        return whole(*args)
+
+    words = ("--env.args.data_path", "talks.jsonl", "--save_interval", "1")
+    with monkeypatch.context() as patched:
+        patched.setattr(PPOUpdate, "__call__", with_one_more_line)
+        assert run(*words) == 2
+    said = capsys.readouterr().err
+    assert f"error: {path.name}: has changed since this program began to read it" in said
+    assert "Traceback" not in said
+    folder = tmp_path / "run_results" / "ppo"
+    assert [row["iteration"] for row in rows(folder)] == [1]
+    path.write_bytes(before)
+    assert run(*words, "--resume") == 0
+    assert [row["iteration"] for row in rows(folder)] == [1, 2]
+
+
 def test_a_run_end_to_end(run, world, tmp_path, capsys):
     before = tree(world)
     assert run("--use_share_model", "true") == 0

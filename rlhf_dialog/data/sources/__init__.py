@@ -1,9 +1,9 @@
 """Read and check dialogues, with their acts, from files, folders, archives or the Hugging Face Hub.
 
-`Source` finds the rows of a split (`splits`, `files`, `from_hub`) and names their columns (`kinds`, `columns`), and
-`rows.Records` turns rows into dialogues: it has the table of layouts, `messages` reads one message, and `record` is what comes
-out (`data.row_counts` says what was left out). Both can be read from any place on, so that large data need not be in memory.
-docs/DATA.md shows every layout to users.
+`Source` finds the rows of a split (`splits`, `files`, `from_hub`) and names their columns (`columns`), and `rows.Records` turns
+rows into dialogues: it has the table of layouts, `messages` reads one message and says who replies, and `record` is what comes
+out, with the names of columns (`data.row_counts` says what was left out). Both can be read from any place on, so that large data
+need not be in memory. docs/DATA.md shows every layout to users.
 
 Nothing is written or unpacked, so several runs can read the same data at once. A column is read, or named; a row is read, or
 counted; what has two meanings is refused.

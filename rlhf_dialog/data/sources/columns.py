@@ -12,9 +12,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from rlhf_dialog.data.row_counts import Unused
-from rlhf_dialog.data.sources.kinds import NAMES, SIDES, find
 from rlhf_dialog.data.sources.messages import ASSISTANT_ROLES, USER_ROLES, are_messages, uses_tools
-from rlhf_dialog.data.sources.record import show_columns
+from rlhf_dialog.data.sources.record import NAMES, SIDES, find, show_columns
 from rlhf_dialog.data.sources.rows import LIST_KEYS, SAID_KEYS, Cells, Row, Rows, as_items, prompt_in
 from rlhf_dialog.data.written_texts import read_transcript
 from rlhf_dialog.errors import UserError, nearest

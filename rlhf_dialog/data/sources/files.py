@@ -11,7 +11,7 @@ import io
 import logging
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
@@ -223,15 +223,11 @@ class Lines:
                 raise UserError(f"{self.where}: the file is empty; it needs one dialogue per line")
 
 
-class JsonLines:
-    """One JSON object per line; the keys are those of `Lines`."""
-
-    def __init__(self, file: File, where: str):
-        self.lines = Lines(file, where)
-        self.size = self.lines.size
+class JsonLines(Lines):
+    """One JSON object per line."""
 
     def rows(self, start: int = 0) -> Keyed:
-        for key, place, line in self.lines.lines(start):
+        for key, place, line in self.lines(start):
             row = _parse_json(line, place, "every line must be one JSON object")
             yield key, place, _checked(row, place)
 
@@ -326,11 +322,6 @@ def read_saved(tree: Tree, state: str) -> Table:
     return Joined([Columnar(tree.file(path), tree.place(path), "an Arrow file", _arrow_groups) for path in paths])
 
 
-def number_rows(rows: Iterable[Row], where: str) -> Numbered:
-    """The rows, each with its place."""
-    return ((f"{where}, row {number}", row) for number, row in enumerate(rows, 1))
-
-
 def decode(data: bytes, where: str) -> str:
     """UTF-8 text without its byte order mark. Raises UserError with the line of the first byte that is not."""
     data = data.removeprefix(codecs.BOM_UTF8)
@@ -364,7 +355,7 @@ def _read_json(data: bytes, where: str) -> Numbered:
         rows = [{"dialog_id": name} | row for name, row in rows.items()]  # the dialogues of MultiWOZ by their names
     if not isinstance(rows, list):
         raise UserError(f"{where}: holds {kind(rows)}, and {wanted}; {RECIPES}")
-    yield from number_rows(rows, where)
+    yield from ((f"{where}, row {number}", row) for number, row in enumerate(rows, 1))
 
 
 def _parse_json(text: str, where: str, expected: str) -> Any:

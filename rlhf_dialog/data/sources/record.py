@@ -1,4 +1,4 @@
-"""One dialogue as read from the data, and the checks that all layouts share."""
+"""One dialogue as read from the data, the names of the columns that it comes from, and the checks that all layouts share."""
 
 import contextlib
 import reprlib
@@ -14,6 +14,25 @@ from rlhf_dialog.errors import UserError, nearest
 SPLITS = ("train", "validation", "test")
 ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
 RECIPES = "docs/DATA.md, 'Other layouts', has the lines of Python that rewrite such data"
+# the kinds of columns, and the names that each is known by; docs/DATA.md shows them to users
+NAMES = {
+    "messages": ("dialog", "dialogue", "utterances", "turns", "messages", "conversation", "conversations"),
+    "utterance": ("utterance", "text", "content", "value"),
+    "role": ("role", "from", "speaker"),
+    "speaker": ("role", "from", "speaker"),
+    "act": ("act", "acts", "act_label_text", "act_label"),
+    "dialog_id": ("dialog_id", "dialogue_id", "conversation_id", "conv_id", "id"),
+    "prompt": ("prompt", "question", "instruction"),
+    "reference": ("reference", "response", "completion", "answer", "output"),
+    "references": ("references",),
+    "system": ("system", "system_prompt", "system_message"),  # a text, or a list of texts
+    "history": ("history", "context"),  # the turns before a prompt
+    "input": ("input", "context"),  # what follows an instruction, after a blank line
+    "parent": ("parent_id", "parent", "reply-to", "reply_to"),  # of the rows of a tree
+    "message_id": ("message_id", "id"),
+    **{name: (name,) for name in ("chosen", "rejected", "margin")},
+}
+SIDES = ("chosen", "rejected")  # the two replies of a pair
 FLAGS = {0: False, 1: True, "0": False, "1": True, "false": False, "true": True}  # 0 and 1 are also false and true
 
 
@@ -41,6 +60,23 @@ class DialogueRecord:
         """Whether tools are called or answer in it."""
         replies = (text for some in self.references or () for text in some)
         return any(isinstance(text, ToolText) for text in (*self.turns, *replies))
+
+
+def find(row: dict[str, Any], *kinds: str) -> str | None:
+    """The first column of these kinds that has a value in `row`, in the order of NAMES; else as `first_filled`."""
+    names = NAMES[kinds[0]] if len(kinds) == 1 else [name for kind in kinds for name in NAMES[kind]]
+    return first_filled(names, row)
+
+
+def first_filled(keys: Iterable[str], row: dict[str, Any]) -> str | None:
+    """The first of `keys` that has a value in `row`; else the first that is present (as null); else None."""
+    empty = None
+    for key in keys:  # of each message of each row
+        if row.get(key) is not None:
+            return key
+        if empty is None and key in row:
+            empty = key
+    return empty
 
 
 def checked_text(text: Any, what: str, where: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rlhf_dialog.data.row_counts import BadRow, LeftOut, RowCounts, is_empty, is_null
-from rlhf_dialog.data.sources.kinds import NAMES, SIDES, find, first_filled
 from rlhf_dialog.data.sources.messages import (
     ASSISTANT_ROLES,
     USER_ROLES,
@@ -24,10 +23,14 @@ from rlhf_dialog.data.sources.messages import (
     without_nulls,
 )
 from rlhf_dialog.data.sources.record import (
+    NAMES,
     RECIPES,
+    SIDES,
     DialogueRecord,
     act_number,
     checked_text,
+    find,
+    first_filled,
     kind,
     read_flag,
     show_columns,
@@ -127,11 +130,9 @@ class Records:
             raise LeftOut(place, "'deleted: true' or 'review_result: false' in them or above them")
         record = self.layout.read(group, counts)
         roles = record.roles or []
-        asked = (
-            zip([None, *roles], roles, strict=False) if "tool" in roles else ()
-        )  # what a tool answers is the assistant's
-        has_calls = record.has_calls and not self.with_calls
-        if has_calls or any(b == "tool" and a in (None, *USER_ROLES) for a, b in asked):
+        # a tool answers the assistant, not the user
+        answers_user = any(b == "tool" and a in (None, *USER_ROLES) for a, b in itertools.pairwise([None, *roles]))
+        if (record.has_calls and not self.with_calls) or answers_user:
             raise LeftOut(group[0][0], "tool messages")
         if record.tools and not self.with_calls:
             record.tools, record.meta[TOOLS] = [], row[TOOLS]
@@ -210,16 +211,12 @@ def _read_prompt(group: Group, counts: RowCounts) -> DialogueRecord:
         raise BadRow(f"{where}: the prompt is null or has no turns; fill it in, or remove the row")
     meta = _others(row, {act, reply, "references", *used}, counts, items)
     record = _record(messages, None, where, meta)
-    record.acts = None if act is None or is_null(row[act]) else [act_number(row[act], f"'{act}'", where)]
-    replies = [text for name in (reply, "references") if name for text in _replies(row.get(name), name, where)]
-    return _as_prompt(record, replies, is_learned(row[reply] if reply else None) and liked_in(row)[1] is not False)
-
-
-def _as_prompt(record: DialogueRecord, replies: list[Any], learned: bool) -> DialogueRecord:
-    """The record as a prompt with these replies, or without a reply where it is not to be learned."""
     record.is_prompt, record.learned = True, []
+    if act is not None and not is_null(row[act]):
+        record.acts = [act_number(row[act], f"'{act}'", where)]
+    replies = [text for name in (reply, "references") if name for text in _replies(row.get(name), name, where)]
     record.references = [replies] if replies else None
-    if replies and not learned:
+    if replies and not (is_learned(row[reply] if reply else None) and liked_in(row)[1] is not False):
         record.learned, record.references, record.acts, record.meta["unanswered"] = [False], None, None, True
     return record
 
@@ -394,10 +391,6 @@ def _parent(row: Row) -> Any:
     return reprlib.repr(parent) if isinstance(parent, list | dict) else parent  # the id of no row
 
 
-def _is_in_a_tree(row: Row) -> bool:
-    return None not in (find(row, kind) for kind in ("parent", "utterance", "message_id"))
-
-
 OF_UTTERANCES = ("dialogues", _gather_utterances)
 LAYOUTS = (  # docs/DATA.md shows them to users
     Layout(lambda row: isinstance(row.get(CAMREST), list), _read_camrest),
@@ -406,7 +399,12 @@ LAYOUTS = (  # docs/DATA.md shows them to users
         lambda row: "utterance" in row and first_filled(NAMES["dialog_id"][:-1], row), _read_utterances, *OF_UTTERANCES
     ),
     Layout(lambda row: "prompt" in row, _read_prompt),
-    Layout(_is_in_a_tree, _read_path, "replies", _gather_trees),
+    Layout(
+        lambda row: find(row, "parent") and find(row, "utterance") and find(row, "message_id"),
+        _read_path,
+        "replies",
+        _gather_trees,
+    ),
     Layout(lambda row: find(row, "messages", "utterance") and find(row, "dialog_id"), _read_utterances, *OF_UTTERANCES),
     Layout(lambda row: find(row, "prompt"), _read_prompt),
     Layout(lambda row: find(row, "messages"), _read_dialogue),

@@ -107,16 +107,21 @@ def choose_rows(table: Table, split: Split, where: str) -> tuple[Table, bool]:
 class Original:
     """The lines of a dialogues_<split>.txt, with their acts if there are some; the keys are those of its `Lines`."""
 
-    def __init__(self, lines: Lines, acts: Lines | None):
-        self.lines, self.acts, self.size = lines, acts, lines.size
-        self.starts, self.act_starts = (
-            array("Q", (key for key, _, _ in one.lines())) if acts else array("Q") for one in (lines, acts or lines)
-        )
-        if acts and len(self.act_starts) != len(self.starts):
-            raise UserError(
-                f"{acts.where}: {len(self.act_starts)} lines, but {lines.where} has {len(self.starts)}; both need one line per "
-                "dialogue (or remove the file of acts to use the data without them)"
+    def __init__(self, tree: Tree, name: str):
+        """Raises UserError when there are acts, but not one line of them for each dialogue."""
+        self.lines, self.acts = Lines(tree.file(name), tree.place(name)), None
+        self.size = self.lines.size
+        of_acts = "dialogues_act_".join(name.rsplit("dialogues_", 1))
+        if of_acts in tree.names:
+            self.acts = Lines(tree.file(of_acts), tree.place(of_acts))
+            self.starts, self.act_starts = (
+                array("Q", (key for key, _, _ in some.lines())) for some in (self.lines, self.acts)
             )
+            if len(self.act_starts) != len(self.starts):
+                raise UserError(
+                    f"{self.acts.where}: {len(self.act_starts)} lines, but {self.lines.where} has {len(self.starts)}; both "
+                    "need one line per dialogue (or remove the file of acts to use the data without them)"
+                )
 
     def rows(self, start: int = 0) -> Keyed:
         if self.acts:
@@ -128,14 +133,6 @@ class Original:
                 _, act_place, act_line = next(acts)
                 row["act"] = [act_number(act, f"act {i}", act_place) for i, act in enumerate(act_line.split(), 1)]
             yield key, place, row
-
-
-def read_original(tree: Tree, name: str) -> Table:
-    """The table of `name`, a dialogues_<split>.txt, with its acts. Raises UserError when both do not fit together."""
-    acts = "dialogues_act_".join(name.rsplit("dialogues_", 1))
-    lines, act_lines = (Lines(tree.file(one), tree.place(one)) if one in tree.names else None for one in (name, acts))
-    assert lines is not None
-    return Original(lines, act_lines)
 
 
 def find_table(path: Path, split: Split) -> tuple[Table, str]:
@@ -166,7 +163,7 @@ def find_table(path: Path, split: Split) -> tuple[Table, str]:
 def _in_tree(tree: Tree, split: Split, inner: bool = False) -> tuple[Table, str]:
     """The original layout, else zips of it, else save_to_disk, else data files."""
     if name := _only_one(tree, rf"{ABOVE}dialogues_(?:{split.pattern if split.is_named else split.name})\.txt", split):
-        return read_original(tree, name), tree.place(name)
+        return Original(tree, name), tree.place(name)
     if not inner and (name := _only_one(tree, rf"{ABOVE}(?:{split.pattern})(?:\.json)?\.zip", split)):
         return _in_tree(Archive(read_bytes(tree.file(name)), tree.place(name)), split, inner=True)
     if name := _only_one(tree, rf"{ABOVE}(?:{split.pattern})/state\.json", split):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
-from rlhf_dialog.data.speakers import BLANK_LINE
+from rlhf_dialog.data.dialogue import BLANK_LINE
 from rlhf_dialog.feedback.store.store import plain_text
 
 MAX_NAMED = 20  # ignored keys that are named

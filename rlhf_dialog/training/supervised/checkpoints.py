@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +52,11 @@ def clear(folder: Path, but: Path | None = None) -> None:
             path.unlink(missing_ok=True)
 
 
-def identity_of(config: SupervisedKeys, rows: Iterable[Any]) -> str:
-    """A hash of what decides a training: settings, what it learns from, the libraries and the number of their threads."""
+def identity_of(config: SupervisedKeys, data: Any) -> str:
+    """A hash of what decides a training: settings, the data as JSON, the libraries and the number of their threads."""
     decides = {name: value for name, value in config.model_dump(mode="json").items() if name not in NOT_DECISIVE}
     libraries = [torch.__version__, transformers.__version__, torch.get_num_threads()]
-    digest = hashlib.sha256()
-    for part in chain([decides, libraries], rows):
-        digest.update(json.dumps(part, sort_keys=True).encode())
-    return digest.hexdigest()
+    return hashlib.sha256(json.dumps([decides, libraries, data], sort_keys=True).encode()).hexdigest()
 
 
 def fingerprint_of(config: SupervisedKeys, versions: dict[str, str]) -> str:

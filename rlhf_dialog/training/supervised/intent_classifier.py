@@ -1,6 +1,5 @@
 """Intent classifier: train an encoder to recognize the act of a turn (inform, question, directive, commissive), or the next."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,14 +8,14 @@ import torch
 import transformers
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptRules
+from rlhf_dialog.data.prompts import PromptRules, Prompts, count_missing
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.rewards.intent import NEXT_ACT, Intent, NextAct
 from rlhf_dialog.training.supervised.new_tokenizers import new_bert, new_pair_tokenizer
-from rlhf_dialog.training.supervised.stage import StageOfHalves, drawn
+from rlhf_dialog.training.supervised.stage import Encoded, StageOfHalves, answered, drawn
 
 LABELS = ["inform", "question", "directive", "commissive"]  # class = DailyDialog's act - 1
 
@@ -86,13 +85,11 @@ class IntentClassifier(StageOfHalves):
         """What encodes a dialogue for the classifier, in this training and later in the reward."""
         return NextAct if self.config.target == NEXT_ACT else Intent
 
-    def pairs(self, split: str) -> list[Dialogue]:
+    def pairs(self, split: str) -> Prompts:
         data_path = self.config.data_path
         size = 2 if self.reads is NextAct else 1
-        prompts = replace(PromptRules.from_keys(self.config), context_size=size).load(data_path, split)
-        pairs = [replace(dialogue, response=dialogue.reference or "") for dialogue in prompts]
-        without = sum(pair.act is None for pair in pairs)
-        if without or not pairs:
+        pairs = PromptRules.from_keys(self.config, context_size=size).load(data_path, split)
+        if without := count_missing(pairs, "act"):
             raise UserError(
                 f"data_path: {without} of {len(pairs)} turns in the {split} split of '{data_path}' have no act, but "
                 "the classifier learns the acts; use data in which every turn has one"
@@ -105,7 +102,7 @@ class IntentClassifier(StageOfHalves):
         config = self.config
         names, classes = dict(enumerate(LABELS)), {name: i for i, name in enumerate(LABELS)}
         if config.model_path is None:
-            texts = [pair.prompt_turns[-1] if self.reads is NextAct else pair.response for pair in self.training]
+            texts = [pair.prompt_turns[-1] if self.reads is NextAct else pair.reference or "" for pair in self.training]
             tokenizer: transformers.PreTrainedTokenizerBase = new_pair_tokenizer(
                 texts, config.vocab_size, config.max_length
             )
@@ -137,18 +134,21 @@ class IntentClassifier(StageOfHalves):
 
     def learn(self) -> None:
         self.save()  # the pairs are encoded as the reward does that loads the folder
-        rows = [
-            {**encoded, "labels": act_class(pair), "length": len(encoded["input_ids"])}
-            for encoded, pair in zip(self.reads(str(self.folder)).encode(self.training), self.training, strict=True)
-        ]
+        reward = self.reads(str(self.folder))
+
+        def encode(pair: Dialogue) -> dict[str, Any]:
+            (encoded,) = reward.encode([answered(pair)])
+            return {**encoded, "labels": act_class(pair), "length": len(encoded["input_ids"])}
+
+        rows = Encoded(self.training, encode)
         trainer = partial(transformers.Trainer, data_collator=transformers.DataCollatorWithPadding(self.tokenizer))
         self.run_trainer(rows, trainer, transformers.TrainingArguments)
 
-    def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
+    def measure_split(self, pairs: Prompts) -> dict[str, Any]:
         """The model is loaded and used exactly as the reward does, on at most `max_report_pairs` of the pairs."""
         reward = self.reads(str(self.folder), precision="fp32").move_to(str(self.model.device))
         matrix = [[0] * len(LABELS) for _ in LABELS]
-        shown = list(drawn(pairs, self.config.max_report_pairs, self.config.seed))
+        shown = [answered(pair) for pair in drawn(pairs, self.config.max_report_pairs, self.config.seed)]
         for pair, predicted in zip(shown, reward.predict(shown), strict=True):
             matrix[act_class(pair)][predicted] += 1
         return {**scores(matrix), "num_held_out": len(pairs)}

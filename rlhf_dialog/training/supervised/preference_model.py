@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 
 from rlhf_dialog.data.chat_template import rows_rendered, texts_of, written_tokens
 from rlhf_dialog.data.dialogue import AUTO, CHAT_TEMPLATE, Dialogue
-from rlhf_dialog.data.preferences import Preference, PreferencePair, load_pairs, split_by_prompt
+from rlhf_dialog.data.preferences import Pairs, Preference, PreferencePair, load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation.preferences import markdown, measure_pairs
 from rlhf_dialog.evaluation.replies import generate_replies
@@ -24,7 +24,7 @@ from rlhf_dialog.rewards.intent import check_tokenizer, max_input_length
 from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.rewards.scalar_model import DIALOGUE, RewardInput, reads_in_pairs
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
-from rlhf_dialog.training.supervised.stage import SupervisedStage, drawn
+from rlhf_dialog.training.supervised.stage import Encoded, SupervisedStage, drawn
 
 logger = logging.getLogger(__name__)
 KEY = "model_path"
@@ -48,7 +48,7 @@ def sample_replies(config: PreferenceConfig, prompts: list[Dialogue], turn_separ
 class PreferenceModel(SupervisedStage[PreferenceConfig]):
     """Pairs of replies become a reward model; the report is that on held-out pairs, and says how scores are normalised."""
 
-    def read(self) -> tuple[list[PreferencePair], list[PreferencePair]]:
+    def read(self) -> tuple[Sequence[PreferencePair], Pairs]:
         return read_pairs(self.config, self.report)
 
     def start(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -62,7 +62,7 @@ class PreferenceModel(SupervisedStage[PreferenceConfig]):
     def learn(self) -> None:
         from trl import RewardConfig, RewardTrainer
 
-        rows = [encode_pair(pair, self.inputs) for pair in self.training]
+        rows = Encoded(self.training, lambda pair: encode_pair(pair, self.inputs))
         self.run_trainer(rows, RewardTrainer, RewardConfig, max_length=None)  # with it, trl leaves out long pairs
         if not is_finite(self.model):
             rate = self.config.learning_rate
@@ -75,7 +75,7 @@ class PreferenceModel(SupervisedStage[PreferenceConfig]):
         super().save()
 
     def measure(self) -> dict[str, Any]:
-        shown = drawn(self.held_out, self.config.max_report_pairs, self.config.seed)
+        shown = list(drawn(self.held_out, self.config.max_report_pairs, self.config.seed))
         reward = RewardModel(str(self.folder), normalize=False, precision="fp32").move_to(str(self.model.device))
         result = measure_pairs(shown, reward.outputs, self.config.seed)  # type: ignore[attr-defined]
         result["normalisation"] = normalisation(self.config, reward, shown, self.report)  # type: ignore[arg-type]
@@ -90,9 +90,7 @@ class PreferenceModel(SupervisedStage[PreferenceConfig]):
 # -- data
 
 
-def read_pairs(
-    config: PreferenceConfig, report: Callable[[str], None]
-) -> tuple[list[PreferencePair], list[PreferencePair]]:
+def read_pairs(config: PreferenceConfig, report: Callable[[str], None]) -> tuple[Sequence[PreferencePair], Pairs]:
     """Pairs to learn from and pairs held out, which share no prompt. Raises UserError when one of them would be empty."""
     key = config.preference
     preference = Preference(**key) if isinstance(key, dict) else key
@@ -101,21 +99,22 @@ def read_pairs(
         held_out = load_pairs(config.data_path, "validation", config.columns, config.split, preference)
     except MissingSplit:
         training, held_out = split_by_prompt(training, config.held_out, config.seed)
-    known = {pair.prompt for pair in held_out}
-    apart = [pair for pair in training if pair.prompt not in known]
+    apart = training.select(~np.isin(training.prompts, held_out.prompts))
     if not apart or not held_out:
         path = config.data_path
         raise UserError(f"data_path: '{path}' has no training pair whose prompt is not in the validation split")
     if len(apart) < len(training):
         report(f"train: {len(training) - len(apart)} pairs left out, because their prompts are in the validation split")
-    kept = list(drawn(apart, config.max_train_pairs, config.seed))
+    kept = drawn(apart, config.max_train_pairs, config.seed)
     report(f"{len(kept)} pairs to learn from, {len(held_out)} held out, of other prompts")
     return kept, held_out
 
 
-def _unrendered(tokenizer: PreTrainedTokenizerBase, pairs: list[PreferencePair]) -> list[PreferencePair]:
+def _unrendered(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
     rows = ((i, pair.where, texts_of(pair.chosen) + texts_of(pair.rejected)) for i, pair in enumerate(pairs))
     rendered = rows_rendered(written_tokens(tokenizer), rows, len(pairs))
+    if isinstance(pairs, Pairs):
+        return pairs.select(~np.isin(np.arange(len(pairs)), list(rendered)))
     return [pair for i, pair in enumerate(pairs) if i not in rendered]
 
 

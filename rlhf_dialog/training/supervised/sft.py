@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,12 @@ from rlhf_dialog.models.token_batch import TokenBatch
 from rlhf_dialog.models.trunk import trunk_of
 from rlhf_dialog.training.supervised.new_tokenizers import new_causal_lm, new_tokenizer
 from rlhf_dialog.training.supervised.settings import SFTConfig
-from rlhf_dialog.training.supervised.stage import SupervisedStage, drawn
+from rlhf_dialog.training.supervised.stage import Encoded, SupervisedStage, drawn
 
 logger = logging.getLogger(__name__)
 IGNORED = -100  # the label of a token without loss
 ADAPTER = "policy"
 POINTS, BEST = "points.json", "best.safetensors"  # in a checkpoint
-MOST_KEPT = 4096  # rows of a training that stay encoded
 LOGITS_AT_ONCE = 2**28  # 1 GiB in float32, of a validation where logits cannot be computed apart from the trunk
 
 
@@ -230,13 +228,11 @@ def example(
     return {"input_ids": ids, "labels": labels, "length": len(ids)}
 
 
-def merge_prefixes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge a row whose ids begin the next row into that row: the same labels after the same tokens, in fewer rows."""
-    return [row for _, row in merged_rows(rows)]
+def merge_prefixes(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows, each with the number of those that it is made of: one whose ids begin the next row is merged into that row.
 
-
-def merged_rows(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """What `merge_prefixes` gives, one by one, each with the number of rows that it is made of."""
+    So fewer rows have the same labels after the same tokens.
+    """
     count, last = 0, dict[str, Any]()
     for row in rows:
         if last and row["input_ids"][: last["length"]] == last["input_ids"]:
@@ -251,32 +247,18 @@ def merged_rows(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str,
         yield count, last
 
 
-class Examples(Sequence[dict[str, Any]]):
-    """The rows of `merge_prefixes` for the examples of dialogues: each is encoded when it is drawn, and the newest are kept.
+class Examples(Encoded):
+    """The examples of dialogues, merged by `merge_prefixes`."""
 
-    lengths: of all rows, in tokens
-    """
-
-    def __init__(self, dialogues: Sequence[Dialogue], encode: Callable[[Dialogue], dict[str, Any]]):
-        self.dialogues, self.encode = dialogues, encode
-        self.starts, self.lengths = array("Q", [0]), array("I")  # the number of the first dialogue of each row
-        for count, row in merged_rows(map(encode, dialogues)):
+    def rows(self) -> Iterator[dict[str, Any]]:
+        self.starts = array("Q", [0])  # the number of the first dialogue of each row
+        for count, row in merge_prefixes(map(self.encode, self.items)):
             self.starts.append(self.starts[-1] + count)
-            self.lengths.append(row["length"])
-        self.draw = lru_cache(maxsize=MOST_KEPT)(self._draw)
+            yield row
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (row for _, row in merged_rows(map(self.encode, self.dialogues)))
-
-    def __getitem__(self, number: Any) -> Any:
-        return self.draw(number)
-
-    def _draw(self, number: int) -> dict[str, Any]:
+    def row(self, number: int) -> dict[str, Any]:
         some = range(self.starts[number], self.starts[number + 1])
-        (row,) = merge_prefixes([self.encode(self.dialogues[i]) for i in some])
+        ((_, row),) = merge_prefixes(self.encode(self.items[i]) for i in some)
         return row
 
 

@@ -1,12 +1,16 @@
 """The frame of the supervised stages. What a stage has of its own is in its class; `train` says when each part is called."""
 
+import hashlib
+import json
 import logging
 import math
 import random
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -20,6 +24,7 @@ from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.learned_half import KEY as HALF_KEY
 from rlhf_dialog.data.learned_half import LearnedHalf
+from rlhf_dialog.data.prompts import Prompts
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.distributed.runtime import keep_freed_memory
@@ -36,12 +41,18 @@ logger = logging.getLogger(__name__)
 Keys = TypeVar("Keys", bound=SupervisedKeys)
 T = TypeVar("T")
 UNLOGGED = "unlogged_loss.json"  # in a checkpoint: the sum of the losses since the last one that was logged
+MOST_KEPT = 4096  # examples of a training that stay encoded
 POOL = 50  # batches that are sorted by length together
 
 
 def drawn(items: Sequence[T], limit: int | None, seed: int) -> Sequence[T]:
     """At most `limit` of the items, drawn by `seed`."""
     return items if limit is None or limit >= len(items) else random.Random(seed).sample(items, limit)
+
+
+def answered(prompt: Dialogue) -> Dialogue:
+    """The prompt with its true reply as `response`."""
+    return replace(prompt, response=prompt.reference or "")
 
 
 class SupervisedStage(ABC, Generic[Keys]):
@@ -88,21 +99,21 @@ class SupervisedStage(ABC, Generic[Keys]):
 
     def run_trainer(
         self,
-        rows: Sequence[dict[str, Any]],
+        rows: "Encoded",
         trainer: Callable[..., Trainer],
         arguments: type[TrainingArguments],
         restore: Callable[[Path], None] = lambda checkpoint: None,
         **of_its_own: Any,
     ) -> Trainer:
-        """Train the model on the `rows` (each with its `length`) with a trainer of the library; it ends in eval mode.
+        """Train the model on the `rows` with a trainer of the library; it ends in eval mode.
 
         A killed training of the same rows goes on from its newest checkpoint, as `resume` says; `restore` takes back what the
         trainer's own callbacks wrote into it. `of_its_own` are those of its `arguments` that other trainers do not have.
         Raises UserError for a damaged checkpoint.
         """
-        order = batch_order(getattr(rows, "lengths", None) or [row["length"] for row in rows], self.config)
+        order = batch_order(rows.lengths, self.config)
         folder = checkpoint_folder(self.config)
-        checkpoints = Checkpoints(self.config, folder, identity_of(self.config, rows))
+        checkpoints = Checkpoints(self.config, folder, identity_of(self.config, rows.fingerprint))
         config, device = self.config, torch.device(choose_device(self.config.device))
         options: dict[str, Any] = {
             "output_dir": str(folder),
@@ -126,8 +137,9 @@ class SupervisedStage(ABC, Generic[Keys]):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
             args = for_one_gpu(arguments)(**options | of_its_own)
-            dataset = Dataset.from_list(rows).select(order) if isinstance(rows, list) else Ordered(rows, order)
-            made = trainer(model=self.model, args=args, train_dataset=dataset, processing_class=self.tokenizer)
+            first = Dataset.from_list([rows[0]])  # that of trl takes no other kind, and looks at its columns
+            made = trainer(model=self.model, args=args, train_dataset=first, processing_class=self.tokenizer)
+            made.train_dataset = torch.utils.data.Subset(rows, order)
         use_onednn(made.model)  # type: ignore[arg-type]
         made.remove_callback(PrinterCallback)
         newest = checkpoints.newest()
@@ -159,12 +171,12 @@ class StageOfHalves(SupervisedStage[Any]):
     page_of_split: Callable[[str, dict[str, Any]], str]
     learned_half: LearnedHalf | None = None
 
-    def read(self) -> tuple[list[Dialogue], dict[str, list[Dialogue]]]:
+    def read(self) -> tuple[Prompts, dict[str, Prompts]]:
         """The pairs of the train split whose dialogue is in the half, and those of each split that is measured."""
         config, training = self.config, self.pairs("train")
         if config.half != "all":
             halves = divide(load_records(config.data_path, "train", config.columns, config.split, quiet=True))
-            training = [pair for pair in training if halves.parts[pair.origin_of("dialogue")] == config.half]
+            training = training.select(np.array([part == config.half for part in halves.parts])[training.dialogues])
             if not training:
                 raise UserError(
                     f"half: no pair of turns of '{config.data_path}' is in the {config.half}'s half of the train split; use "
@@ -176,8 +188,8 @@ class StageOfHalves(SupervisedStage[Any]):
         return training, {split: self.pairs(split) for split in splits}
 
     @abstractmethod
-    def pairs(self, split: str) -> list[Dialogue]:
-        """The prompts of a split, each with its true reply as `response`."""
+    def pairs(self, split: str) -> Prompts:
+        """The prompts of a split that have a true reply."""
 
     def measure(self) -> dict[str, Any]:
         results: dict[str, Any] = {split: self.measure_split(pairs) for split, pairs in self.held_out.items()}
@@ -186,24 +198,41 @@ class StageOfHalves(SupervisedStage[Any]):
         return results | counts | {HALF_KEY: half}
 
     @abstractmethod
-    def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
+    def measure_split(self, pairs: Prompts) -> dict[str, Any]:
         """What the model in the folder is worth on the pairs."""
 
     def page(self, report: dict[str, Any]) -> str:
         return "\n".join(self.page_of_split(split, report[split]) for split in self.held_out)
 
 
-class Ordered(torch.utils.data.Dataset[dict[str, Any]]):
-    """Rows in another order."""
+class Encoded(torch.utils.data.Dataset[dict[str, Any]]):
+    """Examples as token ids, each encoded when it is drawn; the newest are kept.
 
-    def __init__(self, rows: Sequence[dict[str, Any]], order: Sequence[int]):
-        self.rows, self.order = rows, order
+    lengths: of all examples, in tokens; fingerprint: a hash of all of them
+    """
+
+    def __init__(self, items: Sequence[T], encode: Callable[[T], dict[str, Any]]):
+        self.items, self.encode, self.lengths = items, encode, array("I")
+        digest = hashlib.sha256()
+        for row in self.rows():
+            self.lengths.append(row["length"])
+            digest.update(json.dumps(row, sort_keys=True).encode())
+        self.fingerprint = digest.hexdigest()
+        self._draw = lru_cache(maxsize=MOST_KEPT)(self.row)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """All examples in order."""
+        return map(self.encode, self.items)
+
+    def row(self, number: int) -> dict[str, Any]:
+        """One of them."""
+        return self.encode(self.items[number])
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self.lengths)
 
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        return self.rows[self.order[place]]
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return self._draw(number)
 
 
 def for_one_gpu(arguments: type[TrainingArguments]) -> type[TrainingArguments]:

@@ -49,7 +49,7 @@ def test_merging_prefixes_keeps_every_labelled_token_with_the_tokens_before_it()
     turns = ["Hi .", "Yes ?", "No .", "Why ?"]
     rows = [sft.example(encoder, Dialogue(turns[:i], reference=turns[i])) for i in (1, 2, 3)]
     rows += [sft.example(encoder, Dialogue(["Other ."], reference="Turn ."))]
-    merged = sft.merge_prefixes(rows)
+    merged = [row for _, row in sft.merge_prefixes(rows)]
     assert len(merged) == 2
     assert merged[1] == rows[3]
 
@@ -60,7 +60,7 @@ def test_merging_prefixes_keeps_every_labelled_token_with_the_tokens_before_it()
 
     assert facts(merged) == facts(rows)
     window = [sft.example(encoder, Dialogue(turns[:2], reference=turns[2])), rows[3]]
-    assert sft.merge_prefixes(window) == window
+    assert [*sft.merge_prefixes(window)] == [(1, row) for row in window]
 
 
 def fine_tuned(config, tokenizer, rows, held_out):
@@ -87,7 +87,7 @@ def test_messages_of_weight_0_are_read_and_never_learned(tmp_path):
         config = sft.SFTConfig(data_path=str(tmp_path / "a.jsonl"), output="x", turn_separator="<EOU>", context_size=99)
         tokenizer = tiny.byte_tokenizer()
         encoder = prompt_encoder(tokenizer, "<EOU>", 200)
-        (row,) = sft.merge_prefixes(
+        ((_, row),) = sft.merge_prefixes(
             [sft.example(encoder, one) for one in sft.read_prompts(config, "train", None, print)]
         )
         assert tokenizer.decode(row["input_ids"]) == text
@@ -125,7 +125,10 @@ def test_loss_and_gradient_are_those_of_cross_entropy_on_whole_logits(monkeypatc
     """In training mode with the same dropout."""
     encoder = PromptEncoder(tiny.byte_tokenizer(), "<EOU>", 128)
     turns = ["Hi .", "Yes ? I am here .", "No .", "Why ?"]
-    rows = sft.merge_prefixes([sft.example(encoder, Dialogue(turns[:i], reference=turns[i])) for i in (1, 3)])
+    rows = [
+        row
+        for _, row in sft.merge_prefixes(sft.example(encoder, Dialogue(turns[:i], reference=turns[i])) for i in (1, 3))
+    ]
     rows += [sft.example(encoder, Dialogue(["Who ?"], reference="I ."))]
     batch = sft.pad_right(rows)
     whole, tiled = tiny.gpt2().double(), tiny.gpt2().double()

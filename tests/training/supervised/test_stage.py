@@ -18,6 +18,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.training.supervised import intent_classifier as intent
 from rlhf_dialog.training.supervised.settings import IntentConfig, SupervisedKeys
 from rlhf_dialog.training.supervised.stage import (
+    Encoded,
     LossLines,
     StageOfHalves,
     SupervisedStage,
@@ -126,7 +127,10 @@ def test_a_classifier_of_acts_reads_pairs_and_counts_its_hits(tmp_path, monkeypa
     config = IntentConfig(data_path=str(tmp_path), output="x", target=target, **sizes)
     stage = intent.IntentClassifier(config, tmp_path / "out", lambda line: None)
     stage.training, stage.held_out = stage.read()
-    assert [(pair.prompt_turns, pair.response) for pair in stage.training] == [(prompts[0], "c ?"), (prompts[1], "d .")]
+    assert [(pair.prompt_turns, pair.reference) for pair in stage.training] == [
+        (prompts[0], "c ?"),
+        (prompts[1], "d ."),
+    ]
     stage.model, stage.tokenizer = stage.start()
     stage.save()
     written = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -188,7 +192,7 @@ def test_the_librarys_trainer_has_the_keys_and_the_order_of_the_stage(tmp_path):
     stage = Recorded(config, tmp_path, print)
     stage.model, stage.tokenizer = Line(), None
     rows = [{"length": 1 + number, "x": float(number)} for number in range(16)]
-    made = stage.run_trainer(rows, Trainer, TrainingArguments)
+    made = stage.run_trainer(Encoded(rows, dict), Trainer, TrainingArguments)
     assert stage.model.seen == batch_order([row["length"] for row in rows], config)
     rates = [line["learning_rate"] for line in made.state.log_history if "learning_rate" in line]
     assert rates == pytest.approx([0, 0.05, *(0.05 * (1 + math.cos(math.pi * k / 6)) for k in range(6))])

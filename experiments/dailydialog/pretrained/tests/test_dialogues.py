@@ -19,4 +19,4 @@ def test_each_dialogue_is_one_sequence_and_half_of_its_turns_are_learned(tmp_pat
         first = 2 if number % 2 and len(said) > 2 else 1
         assert learned[number] == said[first::2]
     encoder = prompt_encoder(tiny.chat_tokenizer(), "chat_template", 5000)
-    assert len(merge_prefixes([example(encoder, one) for one in prompts])) == 10
+    assert len([*merge_prefixes(example(encoder, one) for one in prompts)]) == 10

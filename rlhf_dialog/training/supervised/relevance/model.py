@@ -15,8 +15,7 @@ from torch.nn import functional
 from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmup, set_seed
 
 from rlhf_dialog.atomic_files import atomic_file
-from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptRules
+from rlhf_dialog.data.prompts import NO_REFERENCE, PromptRules, Prompts
 from rlhf_dialog.data.row_counts import BAD_SHARE
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation import intervals
@@ -32,7 +31,7 @@ from rlhf_dialog.training.supervised.checkpoints import BEGIN_AGAIN, OTHER_TRAIN
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.relevance.pairs import Batch, Pairs, batch_of, number_pairs
 from rlhf_dialog.training.supervised.settings import RelevanceConfig
-from rlhf_dialog.training.supervised.stage import StageOfHalves, num_steps
+from rlhf_dialog.training.supervised.stage import StageOfHalves, answered, num_steps
 
 logger = logging.getLogger(__name__)
 NUM_MEASURED = 2000  # prompts, drawn by the seed
@@ -53,10 +52,10 @@ class RelevanceTraining(StageOfHalves):
 
     page_of_split = staticmethod(markdown)
 
-    def pairs(self, split: str) -> list[Dialogue]:
+    def pairs(self, split: str) -> Prompts:
         config = self.config
         prompts = PromptRules.from_keys(config).load(config.data_path, split)
-        pairs = [replace(prompt, response=prompt.reference) for prompt in prompts if prompt.reference]
+        pairs = prompts.select(~prompts.flagged(NO_REFERENCE))
         if without := len(prompts) - len(pairs):
             text = (
                 f"{without} of {len(prompts)} prompts in the {split} split of '{config.data_path}' have no true reply"
@@ -77,7 +76,7 @@ class RelevanceTraining(StageOfHalves):
     def start(self) -> tuple[RelevanceModel, PreTrainedTokenizerBase]:
         """Random members, a tokenizer of the training turns, and the bank, drawn by the seed."""
         config, pairs = self.config, self.training
-        texts = [pair.response for pair in pairs] + [turn for pair in pairs for turn in pair.prompt_turns[-1:]]
+        texts = [pair.reference or "" for pair in pairs] + [turn for pair in pairs for turn in pair.prompt_turns[-1:]]
         tokenizer = new_pair_tokenizer(texts, config.vocab_size, MAX_LENGTH)
         given = RelevanceSizes.model_fields.keys() - {"vocab_size", "copied_turns"}
         sizes = {name: getattr(config, name) for name in given}
@@ -91,7 +90,7 @@ class RelevanceTraining(StageOfHalves):
     def learn(self) -> None:
         """One member after the other, with a checkpoint behind each."""
         config = self.config
-        pairs = number_pairs(self.training, self.model.table(), config.seed, config.salad_weight > 0)
+        pairs = number_pairs([*map(answered, self.training)], self.model.table(), config.seed, config.salad_weight > 0)
         identity = identity_of(config, [pairs.contexts.tolist(), pairs.replies.tolist()])
         self.model.to(choose_device(config.device))
         path, left = checkpoint_folder(config) / FILE, TimeLeft()
@@ -108,13 +107,13 @@ class RelevanceTraining(StageOfHalves):
     def save(self) -> None:
         save_relevance(self.model.cpu().eval(), self.folder)
 
-    def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
+    def measure_split(self, pairs: Prompts) -> dict[str, Any]:
         """R@1 and R@10 of the true replies among 100 prompts, with 95 % intervals over dialogues."""
         config, model = self.config, load_relevance(str(self.folder), "output").to(choose_device(self.config.device))
-        pairs = pick_prompts(pairs, NUM_MEASURED, config.seed)
-        numbers = dialogue_numbers(pairs)
-        measures: dict[str, Any] = {"num_pairs": len(pairs), "num_dialogues": len(set(numbers.tolist()))}
-        for name, values in recalls(model, pairs, numbers.tolist(), config.seed).items():
+        shown = [*map(answered, pick_prompts(pairs, NUM_MEASURED, config.seed))]
+        numbers = dialogue_numbers(shown)
+        measures: dict[str, Any] = {"num_pairs": len(shown), "num_dialogues": len(set(numbers.tolist()))}
+        for name, values in recalls(model, shown, numbers.tolist(), config.seed).items():
             measures[name] = intervals.interval(intervals.mean_statistic(values, numbers))
         return measures
 
