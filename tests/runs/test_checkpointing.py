@@ -286,6 +286,7 @@ def test_a_damaged_pointer_to_the_best_is_removed_where_none_is_recorded(tmp_pat
     assert not (tmp_path / "checkpoints/best").exists()
 
 
+@pytest.mark.slow
 def test_a_run_with_the_weights_of_another_starts_its_own_count(tmp_path):
     first = trained_in(tmp_path / "old", 2)
     state = state_in(tmp_path / "new")
