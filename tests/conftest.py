@@ -1,5 +1,6 @@
 """Every test runs offline and with one thread; a worker of pytest-xdist fails an unmarked test that is slow."""
 
+import gc
 import os
 import signal
 
@@ -13,6 +14,7 @@ MARKS = ("slow", "multiprocess", "gpu")
 def pytest_configure(config):
     if config.getoption("numprocesses", 0) and not is_worker(config):
         return  # the process that only hands tests to workers needs neither torch nor hypothesis
+    gc.disable()
     from tests.parts import offline  # noqa: F401  before torch
 
     # isort: split
@@ -22,6 +24,12 @@ def pytest_configure(config):
     settings.load_profile("any machine")
     if is_worker(config):
         from tests.parts import libraries  # noqa: F401
+
+
+def pytest_collection_finish():
+    """Modules live as long as the process: the collector, which would look through millions of objects, passes them over."""
+    gc.freeze()
+    gc.enable()
 
 
 def is_worker(config):

@@ -209,6 +209,7 @@ def test_a_bot_says_what_it_stores_and_learns_from_words(bot, state, monkeypatch
     store.close()
 
 
+@pytest.mark.slow
 def test_a_bot_draws_new_answers_each_time_and_with_a_seed_the_same(bot, state, monkeypatch):
     for seed in (["--seed", "3"], ["--seed", "3"], [], []):
         answers(monkeypatch, "Hello", "quit")

@@ -128,6 +128,7 @@ def test_a_reference_with_other_token_ids_is_refused(tmp_path, own):
         load_models(settings(path, ref_model=other), CPU)
 
 
+@pytest.mark.slow
 def test_a_reference_may_have_no_tokenizer_or_another_bos(tmp_path):
     """The policy's ids are the reference's as well, with whatever the reference's tokenizer would put in front of a text."""
     path, bare = save(tmp_path / "lm"), save(tmp_path / "bare", tokenizer=False)

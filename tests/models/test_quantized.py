@@ -58,7 +58,7 @@ def in_4bit_by_hand(path):
     return lm
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
 def test_after_a_rollout_each_adapter_gets_the_gradient_of_the_dequantized_model(paths, kind):
     """On a CPU with AVX512-BF16 the first prediction in eval mode repacked the weights, and from then on no gradient passed."""
     trainer = build(paths[kind])
@@ -89,7 +89,7 @@ def test_after_a_rollout_each_adapter_gets_the_gradient_of_the_dequantized_model
     )
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("gpt2", "float32"), ("llama", "bfloat16")])
+@pytest.mark.parametrize(("kind", "dtype"), [pytest.param("gpt2", "float32", marks=pytest.mark.slow), ("llama", "bfloat16")])
 def test_the_agent_is_a_plain_folder_of_the_dequantized_weights_and_the_adapters(paths, kind, dtype, tmp_path, caplog):
     """Also of layers without an adapter; the others of the start are kept as they are."""
     start = AutoModelForCausalLM.from_pretrained(paths[kind]).to(getattr(torch, dtype))
@@ -133,6 +133,7 @@ def test_a_small_change_is_not_rounded_away(paths, tmp_path):
     assert state["model.norm.weight"].dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_that_of_the_dequantized_weights(paths, tmp_path):
     config = config_of(paths["llama"])
     lm = load_models(config, CPU).policy.lm

@@ -275,6 +275,7 @@ def test_a_resumed_run_knows_the_best_iteration_and_writes_its_agent_again(tmp_p
     assert (tmp_path / "best_agent").is_dir() == (best == 2)  # a kill came before it was written
 
 
+@pytest.mark.slow
 def test_a_run_with_the_weights_of_another_starts_its_own_count(tmp_path):
     first = trained_in(tmp_path / "old", 2)
     state = state_in(tmp_path / "new")

@@ -11,7 +11,10 @@ from tests.parts.tiny import gpt2, llama
 from tests.parts.trainers import parameters
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    ["separate critic", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "separate critic")],
+)
 def test_resume_gives_the_same_numbers_bit_for_bit(tmp_path, kind):
     whole = build(kind)
     expected = steps(whole, 4)

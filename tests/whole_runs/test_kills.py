@@ -24,7 +24,7 @@ PPO = ("train", "--config", "ppo.yaml")
 
 @pytest.fixture(scope="module")
 def cli():
-    modules = "rlhf_dialog.runs.agent rlhf_dialog.evaluation.measure transformers.models.gpt2.modeling_gpt2"
+    modules = "rlhf_dialog.runs.agent rlhf_dialog.evaluation.measure transformers.models.gpt2.modeling_gpt2 deepspeed nltk"
     cli = ForkedCLI(*modules.split())
     yield cli
     cli.close()

@@ -128,6 +128,7 @@ def rows_of(store, statement, *values):
     return [row[0] for row in store.rows(statement, values)]
 
 
+@pytest.mark.slow
 def test_a_branch_is_held_out_as_the_dialogue_that_it_came_from(ask, store, turn_of):
     origins = {}
     for number in range(99):

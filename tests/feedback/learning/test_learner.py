@@ -53,6 +53,7 @@ def train(learner, sft=(), plan=None, training=None):
     return learner.train(training, sft, night, lambda *_: None, lambda: None, lambda: False)
 
 
+@pytest.mark.slow
 def test_replies_may_become_as_long_as_the_liked_ones_up_to_twice(bot):
     """The first version says 4 tokens; a liked answer has a token for each letter, the space before it and the end."""
     for text, room, length in (("A.", 24, 4), ("Abc.", 24, 6), ("Abcdefghij.", 24, 8), ("Abcdefghij.", 4, 4)):
@@ -280,6 +281,7 @@ def shares_of_the_four(bot, number, monkeypatch):
     return found | {"loss": sum(losses) / batches.mean_weight / len(plan)}
 
 
+@pytest.mark.slow
 def test_a_person_who_rates_ten_times_as_much_changes_nothing_for_the_others(bot, monkeypatch):
     """Nine of ten ratings are the liar's, then 99 of 100: of five people the four have four fifths of everything."""
     found = [shares_of_the_four(bot, number, monkeypatch) for number in (72, 720)]

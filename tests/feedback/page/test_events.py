@@ -49,6 +49,7 @@ def ask(port, path, body=None, **headers):
         return answer.status, cookie, b"".join(lines)
 
 
+@pytest.mark.slow
 def test_the_server_says_little_and_believes_no_header(page, port):
     for header in ("X-Forwarded-Host", "X-Gradio-Server"):
         status, _, text = ask(port, "/config", **{header: "evil.example.org"})

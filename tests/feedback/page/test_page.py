@@ -117,6 +117,7 @@ def test_ratings_are_stored(bot, page, request_):
     assert page.why(dialogue, request_)[NOTE].startswith('<p role="status">Version 0001 answered')
 
 
+@pytest.mark.slow
 def test_a_thumb_is_stored_or_refused_while_an_answer_grows(bot, page, request_):
     place = said(page, request_)[1][PLACE]
     growing = page.say("And ?", place, request_)
@@ -143,6 +144,7 @@ def test_a_mark_that_was_refused_is_taken_from_the_browser(page, request_):
     assert ([view[CHAT].feedback_value[0] for view in views], ending) == (["Like", None], SKIPPED)
 
 
+@pytest.mark.slow
 def test_a_thumb_finds_the_answer_that_the_page_does_not_show_whole_yet(bot, page, request_):
     _, view = said(page, request_)
     first = thumb(page, request_, "", True)  # the page still sends what it sent with the message
@@ -176,6 +178,7 @@ def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
     assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
 
 
+@pytest.mark.slow
 def test_what_another_tab_does_is_seen_before_anything_is_stored(bot, page, request_):
     place = said(page, request_)[1][PLACE]
     dialogue, other = place.partition(" ")[0], request_of(page, tab="other")
