@@ -115,9 +115,6 @@ def firewall(hosts: tuple[Host, Host], open_port: str = "") -> Iterator[None]:
         rules.append(f"to {ADDRESSES[1]} ipproto tcp sport {open_port} lookup main priority 100")
     for rule in rules:
         _run(hosts[0], *f"ip rule add {rule}".split())
-    _run(
-        hosts[1], "sh", "-c", "echo 1 > /proc/sys/net/ipv4/tcp_syn_retries"
-    )  # gloo looks at its time when the kernel gives up
     yield
     for rule in rules:
         _run(hosts[0], *f"ip rule del {rule}".split())
