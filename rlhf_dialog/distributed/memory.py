@@ -96,11 +96,15 @@ def needed_bytes(
         trained = config.lora_r * policy.widths * trunks
     in_4bit = policy.linear if config.load_in_4bit else 0
     base = policy.parameters - in_4bit
-    weights = 4 * trained + (frozen * base + round(in_4bit * NF4_BITS / 8) if config.use_lora else 0)
+    weights = 4 * trained
+    if config.use_lora:
+        weights += frozen_bytes(policy, frozen) + round(in_4bit * NF4_BITS / 8) - frozen * in_4bit
     if config.reference and (not config.use_lora or config.ref_model not in (None, config.model_path)):
-        weights += frozen * (reference or policy).parameters
+        weights += frozen_bytes(reference or policy, frozen)
     weights += sum(4 * judge.parameters for judge in judges)
-    if is_half and not (config.use_lora and frozen == 2):
+    if is_half and config.use_lora and frozen == 2:
+        weights += 2 * policy.vocab * policy.hidden if policy.trunk == policy.parameters else 0  # the tied output embedding
+    elif is_half:
         weights += 2 * base  # autocast's copies
 
     plan, prompt, response = batch_plan(config, world_size), config.max_prompt_length, config.max_new_tokens
@@ -119,6 +123,12 @@ def needed_bytes(
     reading = 0 if on_cuda or config.load_in_4bit else 4 * policy.parameters
     saving = 4 * policy.linear if config.use_lora and not on_cuda else 0
     return max(reading, weights + 8 * trained + max(sampling, 4 * trained + activations, saving))
+
+
+def frozen_bytes(sizes: Sizes, width: int) -> int:
+    """Of weights that are not trained: `width` for each of a linear layer and of an output embedding of its own, else 4."""
+    narrow = sizes.linear + sizes.parameters - sizes.trunk
+    return width * narrow + 4 * (sizes.parameters - narrow)
 
 
 def read_sizes(path: str, auto_class: Any = AutoModelForCausalLM) -> Sizes | None:

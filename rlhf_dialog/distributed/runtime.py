@@ -45,3 +45,10 @@ def keep_freed_memory() -> None:
             mallopt = ctypes.CDLL(None).mallopt
             mallopt(M_MMAP_MAX, 0)
             mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def return_freed_memory() -> None:
+    """Give the kernel what `keep_freed_memory` has kept, before a part of a run whose tensors have other sizes; glibc."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rlhf_dialog.distributed.silence import notice_silence
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.part_sizes import describe_full_gpu, lacks_memory
 
@@ -137,7 +138,9 @@ class World:
 
     @contextmanager
     def contact(self) -> Iterator[None]:
-        """Raise RunStopped when another process ends or hangs while the block runs."""
+        """Raise RunStopped when another process ends, hangs or falls silent while the block runs."""
+        if self.size > 1:
+            notice_silence()
         try:
             yield
         except RuntimeError as error:

@@ -20,6 +20,7 @@ from rlhf_dialog.distributed import process_group, strategy
 from rlhf_dialog.distributed.memory import warn_of_memory
 from rlhf_dialog.distributed.placement import NewOptimizer, check_placement, new_optimizer
 from rlhf_dialog.distributed.random_states import generators_of_users, seed_rank
+from rlhf_dialog.distributed.runtime import return_freed_memory
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import silent
@@ -155,6 +156,7 @@ class PPOAgent:
                 with rescue.save_on_error(metrics):
                     after_iteration(run, self.services, metrics)
                 end_iteration(run, self.services, checkpointer.is_due(), checkpointer.save)
+            return_freed_memory()  # of updates, for merged weights
             self.save(self.run_folder / "agent")
         if not self.is_trial:
             logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", quote(str(self.run_folder / "agent")))
@@ -212,6 +214,7 @@ class PPOAgent:
             reward.move_to(str(world.device))
             if validation:
                 validation.prepare(encoder, str(world.device))
+        return_freed_memory()  # of weights that were read in float32
         self._identity = identity.identity_of(config, models, prompts_of(source), reward)
         identity.refuse_other_ranks(config, self._identity, world)
         self.trainer = PPOTrainer(

@@ -83,17 +83,21 @@ def test_a_cpu_by_hand(keys, expected):
 
 
 def test_16_bits_by_hand():
-    """Frozen weights keep the 2 bytes of their checkpoint; those that are trained have 4, and a copy of 2."""
+    """Frozen linear layers keep the 2 bytes of their checkpoint; embeddings and what is trained have 4, and a copy of 2."""
     norms, copies = 8 * 10 * 1000, 2 * 10**9
     kept = 400 * (2 * 160_000 + norms) + LOGITS
     trained = 16 * 10**9 + copies + kept
-    assert needed_bytes(settings(**FEW), BILLION, on_cuda=True) == trained + 2 * 10**9
-    assert needed_bytes(settings(**FEW, precision="bf16"), BILLION) == trained + 2 * 10**9
+    frozen = 2 * 9 * 10**8 + 4 * 10**8  # linear layers and the output embedding; embeddings of the input
+    assert needed_bytes(settings(**FEW), BILLION, on_cuda=True) == trained + frozen
+    assert needed_bytes(settings(**FEW, precision="bf16"), BILLION) == trained + frozen
     assert needed_bytes(settings(**FEW, precision="bf16"), replace(BILLION, is_half=False)) == trained + 4 * 10**9
-    adapters = 2 * 10**9 + 16 * ADAPTER + kept
+    adapters = frozen + 16 * ADAPTER + kept
     assert needed_bytes(settings(**FEW, use_lora=True), BILLION, on_cuda=True) == adapters
-    assert needed_bytes(settings(**FEW, use_lora=True, precision="bf16"), BILLION) == 2 * 10**9 + MERGED
-    few = replace(BILLION, linear=4 * 10**8)
+    assert needed_bytes(settings(**FEW, use_lora=True, precision="bf16"), BILLION) == frozen + MERGED
+    tied = replace(BILLION, trunk=10**9)  # its output embedding is that of the input, of which a pass has a copy
+    with_copy = 2 * 8 * 10**8 + 4 * 2 * 10**8 + 2 * 10_000 * 1000
+    assert needed_bytes(settings(**FEW, use_lora=True, precision="bf16"), tied) == with_copy + MERGED
+    few = replace(BILLION, trunk=5 * 10**8, linear=4 * 10**8)
     assert needed_bytes(settings(**FEW, use_lora=True, precision="bf16"), few) == 4 * 10**9  # read in fp32
 
 

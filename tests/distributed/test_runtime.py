@@ -47,6 +47,27 @@ def test_freed_memory_is_used_again():
     assert page_faults(MALLOC_ARENA_MAX="2")[1] > 10_000  # a variable that is set is kept
 
 
+RETURNS = """
+import os
+import torch
+from rlhf_dialog.distributed.runtime import keep_freed_memory, return_freed_memory
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
+keep_freed_memory()
+kept = [torch.ones(2**20) for _ in range(100)][::2]  # 4 MiB each, and every other one is freed
+print(resident())
+return_freed_memory()
+print(resident())
+"""
+
+
+@slow
+@needs_linux
+def test_freed_memory_goes_back_to_the_kernel():
+    before, after = map(int, output_of("-c", RETURNS, env=environment()).split())
+    assert before - after > 150
+
+
 @pytest.mark.parametrize(
     ("version", "given", "wanted"),
     [

@@ -96,6 +96,30 @@ def two_hosts(folder: Path) -> Iterator[tuple[Host, Host]]:
             host.holder.wait(HANGING)
 
 
+@contextmanager
+def lost_link(hosts: tuple[Host, Host]) -> Iterator[None]:
+    """Inside the block the packets of both hosts go to a machine that is not there, and neither host is told."""
+    for host, other in zip(hosts, reversed(ADDRESSES), strict=True):
+        nobody = f"ip neighbour replace {other} lladdr 02:00:00:00:00:99 nud permanent dev {INTERFACE}"
+        _run(host, *nobody.split())
+    yield
+    for host, other in zip(hosts, reversed(ADDRESSES), strict=True):
+        _run(host, *f"ip neighbour del {other} dev {INTERFACE}".split())
+
+
+@contextmanager
+def firewall(hosts: tuple[Host, Host], open_port: str = "") -> Iterator[None]:
+    """Inside the block what the first host sends to the second is dropped, but for what comes from `open_port`."""
+    rules = [f"to {ADDRESSES[1]} blackhole priority 101"]
+    if open_port:
+        rules.append(f"to {ADDRESSES[1]} ipproto tcp sport {open_port} lookup main priority 100")
+    for rule in rules:
+        _run(hosts[0], *f"ip rule add {rule}".split())
+    yield
+    for rule in rules:
+        _run(hosts[0], *f"ip rule del {rule}".split())
+
+
 def _holder(words: list[str]) -> "subprocess.Popen[str]":
     held = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert held.stdout is not None

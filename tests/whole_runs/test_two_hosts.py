@@ -1,10 +1,11 @@
-"""Runs over two hosts (namespaces of this machine), by each launcher: their step, the end of a host, a wrong interface."""
+"""Runs over two hosts (namespaces of this machine): their step, a lost host or link, a firewall, a wrong interface."""
 
 import json
 import pickle
 import re
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.parts.processes import HANGING, ROOT, environment
 from tests.parts.rank_runs import RUN, lines, numbers
 from tests.parts.steps import distance, sgd_learner, whole_step
 from tests.parts.trainers import collect_next
-from tests.parts.two_hosts import INTERFACE, Host, two_hosts
+from tests.parts.two_hosts import INTERFACE, Host, firewall, lost_link, two_hosts
 from tests.parts.zero_files import write_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
@@ -27,9 +28,12 @@ ROWS = [[0, 1, 2, 3], [4, 5, 6]]  # of the responses, by rank
 REWARD = """
 import os
 import socket
-import threading
+import time
 from pathlib import Path
 from rlhf_dialog import BaseReward, RewardFactory
+from rlhf_dialog.distributed import silence
+
+silence.NOTICED_AFTER = 5.0
 
 class Vowels(BaseReward):
     calls = 0
@@ -38,10 +42,17 @@ class Vowels(BaseReward):
         Vowels.calls += 1
         if socket.gethostname() == os.environ.get("HOLDS") and Vowels.calls == 3:
             Path("holds").touch()
-            threading.Event().wait()  # until it is killed
+            while not Path("goes on").exists():
+                time.sleep(0.1)
         return [sum(letter in "aeiou" for letter in d.response) / 10 for d in dialogues]
 
 RewardFactory.register("Vowels", Vowels)
+"""
+SOON = """
+from datetime import timedelta
+from rlhf_dialog.distributed import process_group
+
+process_group.EXCHANGE_WAIT = timedelta(seconds=20)  # in which both must have started
 """
 
 
@@ -68,6 +79,19 @@ def start(hosts: tuple[Host, Host], name: str, *words, **variables: str):
     return [host.start(*launcher(name, node), *words, env=env) for node, host in enumerate(hosts)]
 
 
+def start_alone(
+    hosts: tuple[Host, Host], world: Path, *words: str, interfaces: tuple[str, str] = (INTERFACE, INTERFACE)
+):
+    """A run without a launcher, as docs/SCALING.md has it, started on each host."""
+    Path("ppo.yaml").write_text(yaml.safe_dump(settings(world) | {"reward_class": {"id": "LengthMatch"}}))
+    started = []
+    for rank, host in enumerate(hosts):
+        places = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "alpha", "MASTER_PORT": PORT}
+        env = environment(GLOO_SOCKET_IFNAME=interfaces[rank], **places)
+        started.append(host.start(sys.executable, ROOT / "train_ppo.py", "--config", "ppo.yaml", *words, env=env))
+    return started
+
+
 def codes(started) -> list[int]:
     return [process.wait(HANGING) for process in started]
 
@@ -91,19 +115,28 @@ def test_two_hosts_make_the_step_of_one_process(hosts, tmp_path, name, model, en
     assert distance(torch.load(tmp_path / "moved.pt"), expected) <= 1e-4
 
 
-def test_the_processes_of_one_host_are_killed_and_the_run_goes_on(hosts, ppo, tmp_path, world):
+@pytest.mark.parametrize(
+    ("name", "lost", "ended"), [("c10d", "beta", [1, -9]), ("torchrun", "alpha", [-9, 1]), ("torchrun", "link", [1, 1])]
+)
+def test_a_host_or_the_link_is_lost_and_the_run_goes_on(hosts, tmp_path, ppo, world, name, lost, ended):
     (tmp_path / "reward.py").write_text(REWARD)
     keys = {"reward_class": {"id": "Vowels"}, "max_iterations": 4, "save_interval": 1, "rollout_batch_size": 7}
     (tmp_path / "ppo.yaml").write_text(yaml.safe_dump(settings(world) | keys))
     words = [ROOT / "train_ppo.py", "--config", "ppo.yaml", "--register", "reward.py"]
-    started = start(hosts, "c10d", *words, HOLDS="beta")
+    started = start(hosts, name, *words, HOLDS="beta" if lost == "beta" else "alpha")
     end = time.monotonic() + HANGING
     while not Path("holds").exists() and time.monotonic() < end and started[0].poll() is None:
         time.sleep(0.1)
-    hosts[1].kill()
-    assert codes(started) == [1, -9], hosts[0].output()[-3000:]  # torchrun's own
-    assert hosts[0].output().count("error: rank 0 has lost another process") == 1
-    assert re.search(r"exitcode +: 3 ", hosts[0].output())
+    with lost_link(hosts) if lost == "link" else nullcontext():
+        for host in hosts:
+            if host.name == lost:
+                host.kill()
+        Path("goes on").touch()
+        assert codes(started) == ended, [host.output()[-3000:] for host in hosts]  # torchrun's own
+    for rank, host in enumerate(hosts):
+        is_there = host.name != lost
+        assert host.output().count(f"error: rank {rank} has lost another process") == is_there
+        assert bool(re.search(r"exitcode +: 3 ", host.output())) == is_there
     assert [line["iteration"] for line in lines()] == [1, 2]
     assert codes(start(hosts, "torchrun", *words, "--resume")) == [0, 0], hosts[0].output()[-3000:]
     resumed = numbers(lines())
@@ -111,14 +144,20 @@ def test_the_processes_of_one_host_are_killed_and_the_run_goes_on(hosts, ppo, tm
     assert resumed == numbers(lines(RUN.with_name("here")))
 
 
+@pytest.mark.parametrize("open_port", ["", PORT])
+def test_a_firewall_between_the_hosts_ends_both(hosts, world, tmp_path, monkeypatch, open_port):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "soon.py").write_text(SOON)
+    with firewall(hosts, open_port):
+        assert codes(start_alone(hosts, world, "--register", "soon.py")) == [2, 2], hosts[0].output()
+    said = "error: rank 0 on alpha cannot reach the other processes, which meet at alpha:29500"
+    assert hosts[0].output().count(said) == 1
+    assert open_port or hosts[1].output().count("rank 1: error: rank 1 on beta cannot reach the other processes") == 1
+
+
 def test_a_wrong_interface_on_one_host_ends_both(hosts, world, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("ppo.yaml").write_text(yaml.safe_dump(settings(world) | {"reward_class": {"id": "LengthMatch"}}))
-    started = []
-    for rank, host in enumerate(hosts):  # as docs/SCALING.md has it without torchrun
-        places = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "alpha", "MASTER_PORT": PORT}
-        env = environment(GLOO_SOCKET_IFNAME=[INTERFACE, "eth7"][rank], **places)
-        started.append(host.start(sys.executable, ROOT / "train_ppo.py", "--config", "ppo.yaml", env=env))
+    started = start_alone(hosts, world, interfaces=(INTERFACE, "eth7"))
     assert codes(started) == [2, 2], hosts[0].output()
     said = "error: GLOO_SOCKET_IFNAME: rank 1 on beta has no network interface eth7; it has lo, veth0"
     assert [host.output().count(said) for host in hosts] == [1, 0]
