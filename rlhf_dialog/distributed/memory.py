@@ -103,7 +103,9 @@ def needed_bytes(
         weights += frozen_bytes(reference or policy, frozen)
     weights += sum(4 * judge.parameters for judge in judges)
     if is_half and config.use_lora and frozen == 2:
-        weights += 2 * policy.vocab * policy.hidden if policy.trunk == policy.parameters else 0  # the tied output embedding
+        weights += (
+            2 * policy.vocab * policy.hidden if policy.trunk == policy.parameters else 0
+        )  # the tied output embedding
     elif is_half:
         weights += 2 * base  # autocast's copies
 

@@ -19,7 +19,9 @@ def notice_silence(proc: Path = Path("/proc")) -> None:
             if not os.readlink(link).startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(link.name))) as connection:
-                is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
+                is_tcp = (
+                    connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
+                )
                 if is_tcp:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, step)
