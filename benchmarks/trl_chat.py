@@ -24,7 +24,7 @@ from benchmarks import chat_workload, machine
 from benchmarks.trl import Laps, add_sizes, usual
 from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.data.chat_template import prompt_encoder
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 
 METHODS = ("grpo", "rloo")
 
@@ -88,7 +88,8 @@ def build(options: argparse.Namespace, config: Any, folder: Path, laps: Laps, re
 
     tokenizer = AutoTokenizer.from_pretrained(config.model_path)
     lm = AutoModelForCausalLM.from_pretrained(config.model_path, dtype=torch.float32)
-    dialogues = load_prompts(config.env.args.data_path, "train", config.context_size, config.min_context_size)
+    rules = PromptRules(config.context_size, config.min_context_size)
+    dialogues = rules.load(config.env.args.data_path, "train")
     encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt)
     texts = [tokenizer.decode(encoder.encode_prompt(dialogue.prompt_turns)) for dialogue in dialogues]
     kinds: dict[str, Any] = {"grpo": (trl.GRPOTrainer, trl.GRPOConfig), "rloo": (trl.RLOOTrainer, trl.RLOOConfig)}

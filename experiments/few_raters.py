@@ -25,7 +25,7 @@ import numpy as np
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.synthetic.pairs import attends
 from rlhf_dialog.evaluation.intervals import interval, mean_statistic
 from rlhf_dialog.evaluation.replies import generate_replies
@@ -91,7 +91,7 @@ def stored(folder: Path, case: str, seed: int, agent: Path, data_path: Path) -> 
 
 def measure(folder: Path, case: str, seed: int, agent: Path, data_path: Path) -> dict[str, Any]:
     """One night: whether its version was promoted, and what the version and the first one say to the unseen lines."""
-    prompts = {one.prompt_turns[-1]: one for one in load_prompts(str(data_path), "validation", 1)}
+    prompts = {one.prompt_turns[-1]: one for one in PromptRules(context_size=1).load(str(data_path), "validation")}
     lines = random.Random(seed).sample(sorted(prompts), NUM_LINES + sum(count for count, _ in CASES[case].values()))
     unseen = [prompts[line] for line in lines[:NUM_LINES]]
     bot = Bot.create(folder / "bot", str(agent))

@@ -26,7 +26,7 @@ from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.config.loading import load_config, shipped_folder
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.synthetic.pairs import attends, derives
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_statistic
@@ -141,7 +141,9 @@ class Desk:
         )
         self.prompts = self._some("validation", NUM_PROMPTS)
         self.attentive = self._some("train", None)
-        self.careless = load_prompts(str(self.folder / quickstart.CARELESS), "train", 1, 1)
+        self.careless = PromptRules(context_size=1, min_context_size=1).load(
+            str(self.folder / quickstart.CARELESS), "train"
+        )
         self.seen = {one.prompt_turns[-1] for one in self.careless}
 
     def _reward(self, parts: list[dict[str, Any]]) -> BaseReward:
@@ -155,7 +157,9 @@ class Desk:
 
     def _some(self, split: str, number: int | None) -> list[Dialogue]:
         data = str(self.folder / self.config["env"]["args"]["data_path"])
-        return pick_prompts(load_prompts(data, split, self.config["context_size"], 1), number)
+        return pick_prompts(
+            PromptRules(context_size=self.config["context_size"], min_context_size=1).load(data, split), number
+        )
 
     def rows(self) -> Rows:
         """Every system at every temperature."""

@@ -27,7 +27,7 @@ import yaml
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import exit_code
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.synthetic.pairs import attends, derives
 from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.feedback.learning.night import learn
@@ -124,7 +124,9 @@ def measure(folder: Path, wish: str, seed: int, keys: dict[str, Any], options: a
     bot = Bot.create(folder / "bot", str(options.agent))
     settings = yaml.safe_load(bot.settings_path.read_text(encoding="utf-8"))
     bot.settings_path.write_text(yaml.safe_dump(settings | {"seed": seed} | keys), encoding="utf-8")
-    lines = sorted({one.prompt_turns[-1] for one in load_prompts(str(options.data_path), "validation", 1)})
+    lines = sorted(
+        {one.prompt_turns[-1] for one in PromptRules(context_size=1).load(str(options.data_path), "validation")}
+    )
     rated = rate_additions(bot, wish, options.kind) if wish in ADDITIONS else rate_own(bot, wish, lines)
     unseen = random.Random(0).sample([one for one in lines if one not in rated], options.lines)
     start = time.process_time()

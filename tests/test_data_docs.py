@@ -6,7 +6,7 @@ import re
 import pytest
 
 from rlhf_dialog.data.preferences import load_pairs
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources import columns, load_records, record
 from rlhf_dialog.errors import UserError
 from tests.parts.processes import ROOT
@@ -26,7 +26,7 @@ def test_examples_load(tmp_path, language, refused, text):
             load_records(str(path), "train")
     else:
         assert load_records(str(path), "train")
-        assert load_prompts(str(path), "train")
+        assert PromptRules().load(str(path), "train")
 
 
 def test_the_kinds_of_columns_are_in_their_table():

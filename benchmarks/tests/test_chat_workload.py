@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from benchmarks import benchmark, chat_workload, trl_chat
 from benchmarks.tests.inputs import RATES
 from rlhf_dialog.data.chat_template import prompt_encoder
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 
 FEW = ["--size=test", "--rollout_batch_size=8", "--minibatch=4", "--iterations=2", "--max_new_tokens=5", "--device=cpu"]
 
@@ -18,7 +18,7 @@ def test_made_up_prompts_have_the_lengths_of_those_of_people(tmp_path):
     chat_workload.write_files(Namespace(model=None, prompts=None, size="test"), tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "policy")
     encoder = prompt_encoder(tokenizer, "chat_template", 512)
-    prompts = load_prompts(str(tmp_path / "prompts.jsonl"), "train")
+    prompts = PromptRules().load(str(tmp_path / "prompts.jsonl"), "train")
     lengths = sorted(len(encoder.encode_prompt(prompt.prompt_turns)) for prompt in prompts)
     assert len(lengths) == chat_workload.NUM_PROMPTS
     quantiles = [int(word) for word in chat_workload.LENGTHS.split()]

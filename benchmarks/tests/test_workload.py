@@ -6,7 +6,7 @@ import torch
 
 from benchmarks import benchmark, workload
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 
 pytestmark = pytest.mark.usefixtures("registered")
 
@@ -25,7 +25,7 @@ def test_the_trainer_reads_the_ids_that_w_has(tokenizer, tmp_path):
     inputs = workload.Inputs("W-synthetic", tokenizer, tokenizer, workload.made_up_items(tokenizer))
     workload.write_files(inputs, workload.SIZES["1m"], "gpt2", tmp_path)
     encoder = workload.WholeTexts(tokenizer, "<EOU>", 128)
-    prompts = load_prompts(str(tmp_path / "prompts.jsonl"), "train", turn_separator=None)
+    prompts = PromptRules(turn_separator=None).load(str(tmp_path / "prompts.jsonl"), "train")
     ours = [encoder.encode_prompt(prompt.prompt_turns) for prompt in prompts]
     theirs = [tokenizer(i["prompt"], truncation=True, max_length=128)["input_ids"] for i in inputs.items]
     assert ours == theirs == inputs.expected_ids()

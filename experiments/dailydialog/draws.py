@@ -19,7 +19,7 @@ from experiments.dailydialog.rows import WithoutNeeds, settings_of
 from rlhf_dialog.atomic_files import replace_json, replace_text
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.rewards.base import BaseReward
@@ -44,10 +44,8 @@ def draw(plan: Plan) -> None:
     config, folder = load_config(plan.config), Path(plan.folder)
     agent = ChatAgent.load(plan.model, settings=settings_of(config))
     reward = WithoutNeeds(build_reward(config.reward_class.id, config.reward_class.args))
-    sizes = config.context_size, config.min_context_size
-    every = load_prompts(
-        str(config.env.args.data_path), "train", sizes[0], sizes[1], config.drop_overlap, agent.settings.turn_separator
-    )
+    rules = PromptRules.from_keys(config, turn_separator=agent.settings.turn_separator)
+    every = rules.load(str(config.env.args.data_path), "train")
     prompts = list(every)
     random.Random(plan.seed).shuffle(prompts)
     rows, tokens = list[dict[str, Any]](), 0

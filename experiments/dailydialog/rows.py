@@ -31,7 +31,7 @@ from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.evaluation import measure, replies
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.evaluation.replies import Replies
@@ -110,14 +110,7 @@ class Table:
 
     def some_prompts(self, split: str) -> list[Dialogue]:
         config = self.config
-        prompts = load_prompts(
-            self.plan.data,
-            split,
-            config.context_size,
-            config.min_context_size,
-            config.drop_overlap,
-            config.turn_separator,
-        )
+        prompts = PromptRules.from_keys(config).load(self.plan.data, split)
         return list(prompts)
 
     @cached_property

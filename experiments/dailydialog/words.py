@@ -20,10 +20,12 @@ READ = ("context_size", "max_prompt_length", "turn_separator")  # how the SFT mo
 
 def nats_a_word(agent: "ChatAgent", data: str, keys: dict[str, Any]) -> dict[str, float]:
     """Nats and words of the true replies to validation prompts; keys: of the SFT's configuration."""
-    from rlhf_dialog.data.prompts import load_prompts
+    from rlhf_dialog.data.prompts import PromptRules
     from rlhf_dialog.evaluation.replies import pick_prompts, reference_nll
 
-    every = load_prompts(data, "validation", keys["context_size"], keys["min_context_size"])
+    every = PromptRules(context_size=keys["context_size"], min_context_size=keys["min_context_size"]).load(
+        data, "validation"
+    )
     prompts = pick_prompts(every, keys["max_eval_prompts"], keys["seed"])
     nats, tokens = reference_nll(agent, prompts).sum(axis=0).tolist()
     words = sum(len((prompt.reference or "").split()) + 1 for prompt in prompts)

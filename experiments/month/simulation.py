@@ -18,7 +18,7 @@ from pydantic import Field
 from experiments.month.people import TROLL, Host, People, PeopleKeys, liked_share
 from rlhf_dialog.atomic_files import atomic_folder, replace_json, replace_text, write_json
 from rlhf_dialog.config.loading import dump_yaml, load_settings
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
@@ -66,7 +66,7 @@ class Month:
         self.path = self.folder / ROWS
         _check(keys, self.folder)
         scripts = [record.turns for record in load_records(keys.data_path, "train")]
-        prompts = load_prompts(keys.data_path, "test", keys.context_size)
+        prompts = PromptRules(context_size=keys.context_size).load(keys.data_path, "test")
         self.prompts = pick_prompts(prompts, keys.eval_prompts)
         self.people = People(keys, scripts, keys.seed)
         self.bot = _bot(keys, self.folder)

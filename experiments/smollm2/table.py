@@ -145,18 +145,11 @@ class Table:
 
     def some_prompts(self, split: str, count: int, data_path: Path | None = None) -> list[Dialogue]:
         """At most this number of prompts of a split, by default of the YAML's data, drawn by the seed."""
-        from rlhf_dialog.data.prompts import load_prompts
+        from rlhf_dialog.data.prompts import PromptRules
         from rlhf_dialog.evaluation.replies import pick_prompts
 
         config = self.config
-        every = load_prompts(
-            str(data_path or config.env.args.data_path),
-            split,
-            config.context_size,
-            config.min_context_size,
-            config.drop_overlap,
-            config.turn_separator,
-        )
+        every = PromptRules.from_keys(config).load(str(data_path or config.env.args.data_path), split)
         return pick_prompts(every, count, self.options.seed)
 
     def responder(self, folder: str, system_prompt: str | None) -> "ChatAgent":

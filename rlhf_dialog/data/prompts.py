@@ -103,18 +103,6 @@ class PromptRules:
         return utterance_holders(long_utterances(record) for part in parts for record in part)
 
 
-def load_prompts(
-    data_path: str,
-    split: str,
-    context_size: int = 5,
-    min_context_size: int = 1,
-    drop_overlap: bool = False,
-    turn_separator: str | None = "<EOU>",
-) -> "Prompts":
-    """The prompts of one split by these `PromptRules`; raises as `PromptRules.load`."""
-    return PromptRules(context_size, min_context_size, drop_overlap, turn_separator).load(data_path, split)
-
-
 class PromptFacts:
     """What one pass over prompts finds: their number, a hash of all that a model or a reward reads of them but `meta`, and the
     system message that all of them have, None where they differ."""

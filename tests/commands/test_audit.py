@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_dialog.commands import audit
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from tests.parts import tiny
 from tests.parts.classifiers import save_classifier
 from tests.parts.evaluations import save_plain
@@ -74,7 +74,7 @@ def test_a_sound_reward_is_exit_code_0_and_a_hole_1(data, own, tmp_path, capsys)
     assert (code, result["findings"]) == (0, [])
     settings, budget = result["settings"], result["settings"]["budget"]
     assert (settings["num_prompts"], settings["seed"], settings["max_new_tokens"]) == (20, 3, 24)
-    different = len({prompt.reference for prompt in load_prompts(data, "train")})  # fewer than --search_replies
+    different = len({prompt.reference for prompt in PromptRules().load(data, "train")})  # fewer than --search_replies
     wanted = {"prompts": 10, "replies": different, "rounds": 4, "candidates": 20, "size": 10 * (different + 1 + 2 * 80)}
     assert {name: budget[name] for name in wanted} == wanted
     assert settings["reward_class"] == {"id": "Planted", "args": {}}

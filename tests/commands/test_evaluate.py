@@ -21,7 +21,7 @@ from rlhf_dialog.commands.evaluate_options import (
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.config.registry import MetricFactory, RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptRules, load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation.untrusted import RunConfig
 from rlhf_dialog.models.chat_agent import AgentSettings
@@ -235,7 +235,7 @@ PROMPTS = [Dialogue(["a"], reference="b", meta={"dialogue": i // 2, "index": i})
 
 def test_held_out_prompts_are_of_the_split_and_what_they_lack_is_said(data, tmp_path, caplog):
     task = Task(data, PromptRules(min_context_size=3))
-    wanted = [one.prompt_turns for one in load_prompts(data, "test") if len(one.prompt_turns) >= 3]
+    wanted = [one.prompt_turns for one in PromptRules().load(data, "test") if len(one.prompt_turns) >= 3]
     found = evaluate.held_out_prompts(task, options_with(split="test"))
     assert [one.prompt_turns for one in found] == wanted
     assert len(evaluate.held_out_prompts(task, options_with(max_prompts=2))) == 2

@@ -15,7 +15,7 @@ from rlhf_dialog.commands.supervised import (
     train_sft,
 )
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.data.split_halves import divide
 from rlhf_dialog.errors import UserError
@@ -210,7 +210,7 @@ def test_a_relevance_model_pays_true_replies_and_no_copies_or_constants(tmp_path
     found, half = report["validation"], report["learned_half"]
     assert (report["num_bank"], half["part"], len(half["assignment"])) == (100, "reward", 64)
     assert found["r10"]["low"] > 0.2  # by chance 0.1
-    prompts, parts = load_prompts(str(data), "train"), divide(load_records(str(data), "train")).parts
+    prompts, parts = PromptRules().load(str(data), "train"), divide(load_records(str(data), "train")).parts
     kept = [prompt.prompt_turns for prompt in prompts if parts[prompt.meta["dialogue"]] == "reward"]
     assert all(turns in kept for turns in read(out, "bank.json"))
     reward, some = RelevanceReward(str(out)), [one for one in prompts[:300] if len(one.prompt_turns) > 1]

@@ -9,7 +9,7 @@ import pytest
 from transformers import AddedToken
 
 from rlhf_dialog.data.chat_template import prompt_encoder
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.training.supervised.sft import example
 from tests.parts.tiny import chat_tokenizer
 
@@ -92,7 +92,7 @@ def replies(messages):
 
 def sft_rows(tmp_path, tokenizer):
     (tmp_path / "train.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows()))
-    prompts = load_prompts(str(tmp_path), "train", 1000, 1, False, "chat_template")
+    prompts = PromptRules(context_size=1000, turn_separator="chat_template").load(str(tmp_path), "train")
     encoder = prompt_encoder(tokenizer, "chat_template", 10**6)
     return [example(encoder, prompt) for prompt in prompts]
 

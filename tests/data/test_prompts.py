@@ -11,7 +11,7 @@ from tokenizers import processors
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.overlap import find_repeats, long_utterances
 from rlhf_dialog.data.prompt_ids import PromptEncoder, PromptSampler, separator_ids
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.errors import UserError
 from tests.parts.tiny import byte_tokenizer, merging_tokenizer
@@ -30,16 +30,16 @@ def test_prompts_by_hand(tmp_path):
         meta = {"split": "train", "index": index, "dialogue": dialogue}
         return Dialogue(turns, reference=reply, act=act, meta=meta, references=[reply])
 
-    assert load_prompts(str(tmp_path), "train", context_size=2) == [
+    assert PromptRules(context_size=2).load(str(tmp_path), "train") == [
         prompt(["a"], "b", 2, 0, 0),
         prompt(["a", "b"], "c", 3, 1, 0),
         prompt(["b", "c"], "d", 4, 2, 0),
         prompt(["p"], "q", None, 3, 2),
     ]
-    longer = load_prompts(str(tmp_path), "train", context_size=2, min_context_size=3)
+    longer = PromptRules(context_size=2, min_context_size=3).load(str(tmp_path), "train")
     assert [(prompt.prompt_turns, prompt.reference) for prompt in longer] == [(["b", "c"], "d")]
     with pytest.raises(UserError, match=r"no prompts; 3 dialogues .* 4 turns, but min_context_size 4 needs 5"):
-        load_prompts(str(tmp_path), "train", min_context_size=4)
+        PromptRules(min_context_size=4).load(str(tmp_path), "train")
 
 
 def test_prompts_only_give_one_prompt_a_row(tmp_path):
@@ -58,24 +58,24 @@ def test_prompts_only_give_one_prompt_a_row(tmp_path):
         Dialogue(["b", "c"], reference="d", act=2, meta=place(1), references=["d", "e", "f"]),
         Dialogue(["a", "b"], reference="d", meta=place(2), references=["d"]),
     ]
-    assert load_prompts(str(path), "train", context_size=2) == expected
-    longer = load_prompts(str(path), "train", min_context_size=2)
+    assert PromptRules(context_size=2).load(str(path), "train") == expected
+    longer = PromptRules(min_context_size=2).load(str(path), "train")
     assert [len(prompt.prompt_turns) for prompt in longer] == [3, 2]
     with pytest.raises(UserError, match="longest has 3 turns, but min_context_size 4 needs 4"):
-        load_prompts(str(path), "train", min_context_size=4)
+        PromptRules(min_context_size=4).load(str(path), "train")
 
 
 def test_references_and_meta_of_a_dialogue_and_ids_of_prompts(tmp_path):
     row = {"dialog": ["a", "b", "c"], "references": [["x"], None, ["y", "c", "y"]], "topic": "tea", "index": 99}
     (tmp_path / "mine.jsonl").write_text(json.dumps(row))
-    first, second = load_prompts(str(tmp_path / "mine.jsonl"), "train")
+    first, second = PromptRules().load(str(tmp_path / "mine.jsonl"), "train")
     assert (first.reference, first.references) == ("b", ["b"])
     assert (second.reference, second.references) == ("c", ["c", "y"])
     assert second.meta == {"topic": "tea", "split": "train", "index": 99, "dialogue": 0}
     assert [one.origin_of("index") for one in (first, second)] == [0, 1]
     rows = [{"dialog_id": one, "prompt": f"a{i}", "reference": "b"} for i, one in enumerate((7, "x", 7, None, "x", 9))]
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert [p.meta["dialogue"] for p in load_prompts(str(tmp_path / "mine.jsonl"), "train")] == [0, 1, 0, 3, 1, 5]
+    assert [p.meta["dialogue"] for p in PromptRules().load(str(tmp_path / "mine.jsonl"), "train")] == [0, 1, 0, 3, 1, 5]
 
 
 @pytest.mark.parametrize("separator_token", [True, False])
@@ -89,7 +89,7 @@ def test_prompt_reply_and_what_was_heard_are_the_longer_prompt(separator_token):
 
 def test_a_separator_inside_a_turn_becomes_a_space_and_is_counted(tmp_path, caplog):
     path = write_jsonl(tmp_path / "train.jsonl", ["a | b", "c  d", "|e"], ["x", "chat_template  y"])
-    first, second, third = load_prompts(path, "train", turn_separator="|")
+    first, second, third = PromptRules(turn_separator="|").load(path, "train")
     assert (first.prompt_turns, first.reference, second.reference) == (["a b"], "c  d", "e")
     assert second.references == ["e"]
     assert third.reference == "chat_template  y"
@@ -98,7 +98,7 @@ def test_a_separator_inside_a_turn_becomes_a_space_and_is_counted(tmp_path, capl
     ]
     caplog.clear()
     for separator in ("<EOU>", "chat_template"):
-        first, _, third = load_prompts(path, "train", turn_separator=separator)
+        first, _, third = PromptRules(turn_separator=separator).load(path, "train")
         assert (first.prompt_turns, third.reference) == (["a | b"], "chat_template  y")
     assert {record.levelname for record in caplog.records} <= {"INFO"}
 
@@ -106,11 +106,11 @@ def test_a_separator_inside_a_turn_becomes_a_space_and_is_counted(tmp_path, capl
 def test_the_separator_is_replaced_in_references_and_a_turn_of_nothing_else_is_refused(tmp_path):
     row = {"prompt": ["a", "b<EOU>"], "reference": "c <EOU> d", "references": ["<EOU> e", "f"]}
     (tmp_path / "mine.jsonl").write_text(json.dumps(row))
-    (prompt,) = load_prompts(str(tmp_path / "mine.jsonl"), "train")
+    (prompt,) = PromptRules().load(str(tmp_path / "mine.jsonl"), "train")
     assert (prompt.prompt_turns, prompt.reference, prompt.references) == (["a", "b"], "c d", ["c d", "e", "f"])
     path = write_jsonl(tmp_path / "train.jsonl", ["a", "b"], ["a", "<EOU> <EOU>", "b"])
     with pytest.raises(UserError, match=r"train\.jsonl, train: dialogue 2 has .* only the turn_separator '<EOU>'"):
-        load_prompts(path, "train")
+        PromptRules().load(path, "train")
 
 
 @pytest.mark.parametrize("separator_token", [True, False])
@@ -171,21 +171,21 @@ def test_drop_overlap_touches_train_only_and_says_how_many(tmp_path, caplog):
     write_jsonl(tmp_path / "validation.jsonl", ("nothing", "here"))
     write_jsonl(tmp_path / "test.jsonl", near)
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
-        left = load_prompts(str(tmp_path), "train", drop_overlap=True)
+        left = PromptRules(drop_overlap=True).load(str(tmp_path), "train")
     assert [(prompt.reference, prompt.meta["index"], prompt.meta["dialogue"]) for prompt in left] == [("Ten", 0, 1)]
     assert "2 of 3" in caplog.text
-    assert len(load_prompts(str(tmp_path), "train")) == 3
-    assert len(load_prompts(str(tmp_path), "test", drop_overlap=True)) == 1
+    assert len(PromptRules().load(str(tmp_path), "train")) == 3
+    assert len(PromptRules(drop_overlap=True).load(str(tmp_path), "test")) == 1
 
 
 def test_drop_overlap_needs_the_other_splits_and_must_leave_something(tmp_path):
     path = write_jsonl(tmp_path / "talk.jsonl", "ab")
     with pytest.raises(UserError, match=r"drop_overlap: needs .* has no validation split"):
-        load_prompts(path, "train", drop_overlap=True)
+        PromptRules(drop_overlap=True).load(path, "train")
     for split in ("train", "validation", "test"):
         write_jsonl(tmp_path / f"{split}.jsonl", ("One two three four .", "Five"))
     with pytest.raises(UserError, match="0 are left after drop_overlap"):
-        load_prompts(str(tmp_path), "train", drop_overlap=True)
+        PromptRules(drop_overlap=True).load(str(tmp_path), "train")
 
 
 TOKENIZERS = {kind: byte_tokenizer(kind) for kind in (True, False)}

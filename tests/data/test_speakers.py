@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_dialog.data.chat_template import keep_with_room, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptRules, load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import UserError
 from tests.parts.chatml import OPEN, said
 from tests.parts.tiny import byte_tokenizer, chat_tokenizer
@@ -34,12 +34,12 @@ def asked(prompts):
 )
 def test_replies_are_those_of_the_assistant_alone(tmp_path, reply, other):
     row = messages(f"{other}: a", f"{reply}: b", f"{other}: c", f"{reply}: d")
-    prompts = load_prompts(written(tmp_path / "a.jsonl", row), "train")
+    prompts = PromptRules().load(written(tmp_path / "a.jsonl", row), "train")
     assert asked(prompts) == [(["a"], "b"), (["a", "b", "c"], "d")]
     path = written(
         tmp_path / "b.jsonl", messages("user: a", "tool: {}"), messages(f"{reply}: a", "user: b", f"{reply}: c")
     )
-    (prompt,) = load_prompts(path, "train")
+    (prompt,) = PromptRules().load(path, "train")
     assert (asked([prompt]), prompt.meta["dialogue"]) == ([(["a", "b"], "c")], 0)  # of the rows that are read
 
 
@@ -47,7 +47,7 @@ def test_messages_of_one_role_in_a_row_are_one_turn(tmp_path):
     row = messages(
         "user: a", "user: b", "assistant: c", "assistant: d", act=[1, 2, 3, 4], references=[[], [], ["x"], ["y"]]
     )
-    (prompt,) = load_prompts(written(tmp_path / "a.jsonl", row), "train")
+    (prompt,) = PromptRules().load(written(tmp_path / "a.jsonl", row), "train")
     assert (prompt.prompt_turns, prompt.references, prompt.act) == (["a\n\nb"], ["c\n\nd", "y"], 4)
 
 
@@ -56,7 +56,7 @@ OTHERS = messages("guest: a", "cook: b", "waiter: c", "guest: d", "waiter: e")
 
 def test_rows_with_other_roles_go_as_before_with_one_line(tmp_path, caplog):
     path = written(tmp_path / "a.jsonl", OTHERS, messages("user: a", "assistant: b"))
-    assert len(load_prompts(path, "train")) == 4 + 1
+    assert len(PromptRules().load(path, "train")) == 4 + 1
     (line,) = [record for record in caplog.records if "reply" in record.getMessage()]
     assert line.levelname == "WARNING"
     assert "1 of 2 dialogues have roles besides user and assistant (cook, guest, waiter)" in line.getMessage()
@@ -78,7 +78,7 @@ def test_reply_roles_name_who_replies(tmp_path, caplog):
 
 def test_a_record_that_ends_with_the_user_gives_one_prompt_more_where_it_is_asked_for(tmp_path):
     path = written(tmp_path / "a.jsonl", messages("user: a", "assistant: b", "user: c", act=[1, 2, 3]))
-    assert asked(load_prompts(path, "train")) == [(["a"], "b")]
+    assert asked(PromptRules().load(path, "train")) == [(["a"], "b")]
     first, last = PromptRules(unanswered=True).load(path, "train")
     assert asked([first, last]) == [(["a"], "b"), (["a", "b", "c"], None)]
     assert (first.act, last.act, last.references, last.meta["unanswered"]) == (2, None, [], True)
@@ -87,7 +87,7 @@ def test_a_record_that_ends_with_the_user_gives_one_prompt_more_where_it_is_aske
 def test_a_prompt_that_ends_with_the_assistant_is_left_out_and_counted(tmp_path, caplog):
     rows = [messages("user: a", "assistant: b"), messages("user: a"), messages("user: c", "user: d")]
     path = written(tmp_path / "a.jsonl", *({"prompt": row["messages"], "reference": "r"} for row in rows))
-    assert asked(load_prompts(path, "train")) == [(["a"], "r"), (["c\n\nd"], "r")]
+    assert asked(PromptRules().load(path, "train")) == [(["a"], "r"), (["c\n\nd"], "r")]
     assert "1 of 3 prompts end with the assistant and are left out" in caplog.text
 
 
@@ -95,7 +95,12 @@ def test_a_reply_is_read_behind_the_system_messages_before_it(tmp_path):
     row = messages("system: S", "system: T", "user: a", "assistant: b", "system: U", "user: c", "assistant: d")
     rows = [row, messages("user: a", "assistant: b"), messages("user: a", "system: V", "assistant: b", "system: W")]
     path = written(tmp_path / "a.jsonl", *rows)
-    assert [prompt.system for prompt in load_prompts(path, "train", 1)] == ["S\n\nT", "S\n\nT\n\nU", None, "V"]
+    assert [prompt.system for prompt in PromptRules(context_size=1).load(path, "train")] == [
+        "S\n\nT",
+        "S\n\nT\n\nU",
+        None,
+        "V",
+    ]
 
 
 # the system message in a prompt

@@ -11,7 +11,7 @@ import torch
 from rlhf_dialog.commands import evaluate
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.models.chat_agent import ChatAgent
 from tests.parts import agents, tiny
 from tests.parts.classifiers import save_classifier
@@ -31,7 +31,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prompts(data):
-    return load_prompts(data, "validation")
+    return PromptRules().load(data, "validation")
 
 
 def save_run(folder: Path, data: str, seed: int, **keys) -> Path:

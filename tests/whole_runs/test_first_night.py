@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.synthetic.exchanges import normal
 from rlhf_dialog.data.synthetic.pairs import attends, derives
 from rlhf_dialog.evaluation.replies import generate_replies
@@ -58,7 +58,7 @@ def test_two_hundred_ratings_of_a_wish_reach_other_lines(first, wish, add, tmp_p
     And they are whole sentences: a night that is cut off in the middle of such a change says "madam, sir, madam". The agent
     of the quickstart differs between processors; here 49 and 36 of the answers had the wish.
     """
-    prompts = load_prompts(str(RUNS / "quickstart_data"), "validation", 1)
+    prompts = PromptRules(context_size=1).load(str(RUNS / "quickstart_data"), "validation")
     different = {prompt.prompt_turns[-1]: prompt for prompt in prompts}
     chosen = random.Random(0).sample(sorted(different), 400)
     others, rated = ([different[line] for line in part] for part in (chosen[:OTHERS], chosen[OTHERS:]))
@@ -98,9 +98,11 @@ def test_the_night_of_the_readme_makes_no_reply_worse(first, tmp_path, capsys):
     ratings = ROOT / "examples" / "ratings.jsonl"
     known = {normal(json.loads(row)["turns"][0]["text"]) for row in ratings.read_text().splitlines()}
     for data in ("quickstart_data", "quickstart_careless"):
-        known |= {normal(one.prompt_turns[-1]) for one in load_prompts(str(RUNS / data), "train", 1)}
+        known |= {normal(one.prompt_turns[-1]) for one in PromptRules(context_size=1).load(str(RUNS / data), "train")}
     held_out = [
-        one for split in ("validation", "test") for one in load_prompts(str(RUNS / "quickstart_data"), split, 1)
+        one
+        for split in ("validation", "test")
+        for one in PromptRules(context_size=1).load(str(RUNS / "quickstart_data"), split)
     ]
     prompts = {normal(one.prompt_turns[-1]): one for one in held_out}
     lines = [prompts[line] for line in random.Random(0).sample(sorted(prompts.keys() - known), NUM_HELDOUT)]

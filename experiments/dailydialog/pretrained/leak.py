@@ -35,7 +35,7 @@ def shuffled(prompt: Dialogue, draw: random.Random) -> Dialogue:
 
 def main(path: Path) -> None:
     """Write nats and words of every reply, and the share of greedy continuations that are the reference."""
-    from rlhf_dialog.data.prompts import load_prompts
+    from rlhf_dialog.data.prompts import PromptRules
     from rlhf_dialog.evaluation.replies import generate_replies, reference_nll
     from rlhf_dialog.models.generation import at_temperature
     from rlhf_dialog.rewards.likelihood import load_responder
@@ -45,7 +45,7 @@ def main(path: Path) -> None:
     sets, size = {}, plan["context_size"]
     for name, data in (("in order", plan["data"]), ("chitchat", plan["chitchat"])):
         sets[name] = last_replies(
-            load_prompts(data, "test", size, turn_separator=None), plan["dialogues"], plan["seed"]
+            PromptRules(context_size=size, turn_separator=None).load(data, "test"), plan["dialogues"], plan["seed"]
         )
     sets["shuffled"] = [shuffled(one, draw) for one in sets["in order"]]
     found = {}

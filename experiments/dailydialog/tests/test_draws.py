@@ -4,7 +4,7 @@ import itertools
 import json
 
 from experiments.dailydialog import draws
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 
 
 def test_draws_are_ranked_by_what_needs_no_reference(world, tmp_path):
@@ -46,6 +46,6 @@ def test_what_is_written_of_draws(tmp_path):
     assert [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()] == [
         {"prompt": ["Is it far ?"], "chosen": "Far .", "rejected": "Near ."}
     ]
-    prompts = load_prompts(str(tmp_path / "best"), "train")
+    prompts = PromptRules().load(str(tmp_path / "best"), "train")
     assert [(one.prompt_turns, one.reference) for one in prompts] == [(["Is it far ?"], "Far ."), (["Hello ."], "Hi .")]
     assert json.loads((tmp_path / "drawn.json").read_text()) == {"tokens": 13, "prompts": 2, "best": 2, "pairs": 1}

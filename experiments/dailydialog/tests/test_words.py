@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.dailydialog.words import READ, nats_a_word
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 from tests.parts import tiny
@@ -18,7 +18,7 @@ def test_nats_a_word_by_hand(tmp_path):
     settings = AgentSettings(**{name: keys[name] for name in READ})
     agent, nats, words = ChatAgent.load(tmp_path / "model", settings=settings), 0.0, 0
     found = nats_a_word(agent, data, keys | {"max_eval_prompts": 2})
-    for prompt in pick_prompts(load_prompts(data, "validation"), 2, 0):
+    for prompt in pick_prompts(PromptRules().load(data, "validation"), 2, 0):
         words += len(prompt.reference.split()) + 1
         tokens = token_by_token([agent], prompt.with_reply(prompt.reference, False))
         nats -= sum(logprobs[token].item() for token, (logprobs,) in tokens)

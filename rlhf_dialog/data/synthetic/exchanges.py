@@ -146,7 +146,7 @@ class Exchange:
     topic: Topic = field(compare=False, repr=False)
 
     def to_json(self) -> str:
-        """One row as `load_prompts` reads it."""
+        """One row as `PromptRules.load` reads it."""
         return json.dumps({"prompt": [self.prompt], "reference": self.reply, "act": self.act})
 
     def with_careless_reply(self, rng: random.Random) -> "Exchange":

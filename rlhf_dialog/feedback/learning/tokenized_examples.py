@@ -149,7 +149,7 @@ class ReferenceLogprobs:
 def sft_prompts(
     data_path: str, split: str, context_size: int, turn_separator: str, columns: tuple[tuple[str, str], ...] = ()
 ) -> list[Dialogue]:
-    """The prompts of a split that have a reply; none where the data has no such split. Raises UserError as `load_prompts`."""
+    """The prompts of a split that have a reply; none where the data has no such split. Raises UserError as `PromptRules.load`."""
     rules = PromptRules(context_size, turn_separator=turn_separator, columns=dict(columns))
     try:
         found = rules.load(data_path, split)

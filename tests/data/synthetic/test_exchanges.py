@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.data.synthetic.exchanges import (
     alternatives,
     draw_exchange,
@@ -28,7 +28,7 @@ def test_files_are_read_as_prompts_with_reference_and_act(tmp_path):
     counts = write_exchanges(tmp_path / "desk", 50, 0)
     assert counts == {"train": 40, "validation": 5, "test": 5}
     for name, exchanges in exchange_splits(50, 0).items():
-        prompts = load_prompts(str(tmp_path / "desk"), name, 1, 1)
+        prompts = PromptRules(context_size=1, min_context_size=1).load(str(tmp_path / "desk"), name)
         found = [(prompt.prompt_turns, prompt.reference, prompt.act) for prompt in prompts]
         assert found == [([one.prompt], one.reply, one.act) for one in exchanges]
         assert len(found) == counts[name]

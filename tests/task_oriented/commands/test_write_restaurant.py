@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.task_oriented.commands.write_restaurant import WriteRestaurantOptions, main
 from rlhf_dialog.task_oriented.world.goal_oriented import LINE_LENGTH
 
@@ -21,7 +21,7 @@ def test_each_reply_is_a_row_and_a_seed_gives_the_same_dialogues(tmp_path, capsy
             if row["dialogue"] == before["dialogue"]:
                 assert row["prompt"][:-1] == [*before["prompt"], before["reference"]]
             assert "\n[db] " in row["prompt"][-1]
-    assert len(load_prompts(str(tmp_path / "a"), "train", 60)) > 20
+    assert len(PromptRules(context_size=60).load(str(tmp_path / "a"), "train")) > 20
     assert WriteRestaurantOptions.line_length == LINE_LENGTH
 
 

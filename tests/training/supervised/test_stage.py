@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.prompts import PromptRules
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.training.supervised import intent_classifier as intent
 from rlhf_dialog.training.supervised.settings import IntentConfig, SupervisedKeys
@@ -66,7 +66,7 @@ def test_a_stage_is_read_started_trained_saved_and_measured(tmp_path):
 
 class OfHalves(StageOfHalves):
     def pairs(self, split):
-        return load_prompts(self.config.data_path, split, drop_overlap=self.config.drop_overlap)
+        return PromptRules(drop_overlap=self.config.drop_overlap).load(self.config.data_path, split)
 
     start = learn = measure_split = None
 
@@ -81,7 +81,7 @@ def test_the_halves_share_no_dialogue_and_leave_none_out(tmp_path):
     """tiny data: no dialogue repeats another one, so that each is in one of the halves."""
     data, said = str(tiny.write_data(tmp_path, 25)), []
     for drop in (False, True):
-        pairs = load_prompts(data, "train", drop_overlap=drop)
+        pairs = PromptRules(drop_overlap=drop).load(data, "train")
         assert half_of(data, "all", said.append, drop_overlap=drop) == (pairs, None)
         assert said == []
         (reward, first), (judge, second) = (
