@@ -134,7 +134,7 @@ class SFT(SupervisedStage[SFTConfig]):
         self.watch = HeldOutLoss([*map(self._example, self.held_out)], self.config)
         self.fine_tune(rows)
 
-    def fine_tune(self, rows: "Examples") -> None:
+    def fine_tune(self, rows: Encoded) -> None:
         """With `patience`, the model ends with the weights of the lowest validation loss."""
 
         def trainer(**arguments: Any) -> Trainer:

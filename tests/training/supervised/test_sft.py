@@ -16,6 +16,7 @@ from rlhf_dialog.feedback.sessions.loaded_versions import load_agent
 from rlhf_dialog.models import policy
 from rlhf_dialog.training.supervised import sft
 from rlhf_dialog.training.supervised.checkpoints import Checkpoints
+from rlhf_dialog.training.supervised.stage import Encoded
 from tests.parts import tiny
 from tests.parts.saved_models import save
 
@@ -66,7 +67,7 @@ def test_merging_prefixes_keeps_every_labelled_token_with_the_tokens_before_it()
 def fine_tuned(config, tokenizer, rows, held_out):
     stage = sft.SFT(config, Path(config.output), print)
     stage.model, stage.tokenizer, stage.watch = tiny.gpt2(), tokenizer, sft.HeldOutLoss(held_out, config)
-    stage.fine_tune(rows)
+    stage.fine_tune(Encoded(rows, dict))
     return stage
 
 
