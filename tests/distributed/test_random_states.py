@@ -4,6 +4,7 @@ import random
 from contextlib import suppress
 
 import numpy as np
+import peft  # noqa: F401  it imports bitsandbytes, which must not find the pretended devices
 import pytest
 import torch
 
