@@ -108,6 +108,7 @@ def test_64_calls_of_a_function_of_one_reply_make_a_row(tmp_path):
     assert (first["episodes"], second["episodes"]) == (64, 128)
     assert (first["objective/score"], first["reward/acc"]) == (2.0, 0.5)
     assert "response/copied" not in first
+    assert sum("reply" in row for row in lines(tmp_path / "w" / "ledger.jsonl")) == 2 * 8
 
 
 def test_functions_of_verifiers_know_prompt_and_completion(tmp_path, monkeypatch):

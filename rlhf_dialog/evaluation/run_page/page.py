@@ -65,9 +65,8 @@ def reward_parts(rows: Sequence[Row]) -> dict[str, Values]:
     parts: dict[str, Values] = {title: [row.get(name) for row in rows] for name, title in names.items()}
     rest: Values = []
     for row in rows:
-        score, *explained = numbers = [row.get(name) for name in (SCORE, *names)]
-        is_known = all(value is not None and math.isfinite(value) for value in numbers)
-        rest.append(score - math.fsum(explained) if is_known else None)
+        known = [x for name in (SCORE, *names) if (x := row.get(name)) is not None and math.isfinite(x)]
+        rest.append(known[0] - math.fsum(known[1:]) if len(known) == 1 + len(names) else None)
     if any(abs(x or 0.0) > TOLERANCE * max(abs(row.get(SCORE) or 0.0), 1) for x, row in zip(rest, rows, strict=True)):
         parts["the rest (truncation penalty, environment)"] = rest
     return parts
