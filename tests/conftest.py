@@ -38,14 +38,12 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Modules live as long as the process: the collector, which would look through millions of objects, passes them over."""
+    """Modules live as long as the process: the collector, which would look through millions of objects, passes them over.
+
+    Models are tried on three rows when they are loaded, which takes a third of the time; test_load_checks.py has all of them.
+    """
     gc.freeze()
     gc.enable()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def short_trials():
-    """Models are tried on three rows when they are loaded, a tenth of the time of all tests less; test_load_checks.py has all."""
     if checks := sys.modules.get("rlhf_dialog.models.load_checks"):
         checks.ROWS = 3
 

@@ -89,7 +89,9 @@ def test_after_a_rollout_each_adapter_gets_the_gradient_of_the_dequantized_model
     )
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [pytest.param("gpt2", "float32", marks=pytest.mark.slow), ("llama", "bfloat16")])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [pytest.param("gpt2", "float32", marks=pytest.mark.slow), ("llama", "bfloat16")]
+)
 def test_the_agent_is_a_plain_folder_of_the_dequantized_weights_and_the_adapters(paths, kind, dtype, tmp_path, caplog):
     """Also of layers without an adapter; the others of the start are kept as they are."""
     start = AutoModelForCausalLM.from_pretrained(paths[kind]).to(getattr(torch, dtype))

@@ -24,7 +24,9 @@ PPO = ("train", "--config", "ppo.yaml")
 
 @pytest.fixture(scope="module")
 def cli():
-    modules = "rlhf_dialog.runs.agent rlhf_dialog.evaluation.measure transformers.models.gpt2.modeling_gpt2 deepspeed nltk"
+    modules = (
+        "rlhf_dialog.runs.agent rlhf_dialog.evaluation.measure transformers.models.gpt2.modeling_gpt2 deepspeed nltk"
+    )
     cli = ForkedCLI(*modules.split())
     yield cli
     cli.close()
