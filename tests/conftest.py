@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 
 import pytest
 
@@ -26,10 +27,25 @@ def pytest_configure(config):
         from tests.parts import libraries  # noqa: F401
 
 
+def pytest_collection_modifyitems(config, items):
+    """Whole runs, and what lies outside of tests/, come first: no worker begins a long one when the other has no work left."""
+
+    def is_short(item):
+        folders = item.path.relative_to(config.rootpath).parts
+        return folders[0] == "tests" and folders[1] != "whole_runs"
+
+    items.sort(key=is_short)
+
+
 def pytest_collection_finish():
-    """Modules live as long as the process: the collector, which would look through millions of objects, passes them over."""
+    """Modules live as long as the process: the collector, which would look through millions of objects, passes them over.
+
+    Models are tried on three rows when they are loaded, which takes a third of the time; test_load_checks.py has all of them.
+    """
     gc.freeze()
     gc.enable()
+    if checks := sys.modules.get("rlhf_dialog.models.load_checks"):
+        checks.ROWS = 3
 
 
 def is_worker(config):

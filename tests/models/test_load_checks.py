@@ -38,6 +38,11 @@ from tests.parts.tiny import byte_tokenizer, gpt2, llama
 from tests.parts.zoo import GROUPED, LIKE_LLAMA, new_lm
 
 
+@pytest.fixture(autouse=True)
+def all_rows(monkeypatch):
+    monkeypatch.setattr(load_checks, "ROWS", 8)
+
+
 @pytest.mark.parametrize(("positions", "tokenizer"), [(33, None), (10**9, byte_tokenizer()), (None, None)])
 def test_rows_are_of_different_lengths_and_fit_the_model(positions, tokenizer):
     rows = probe_ids(tokenizer, 259, positions)

@@ -99,8 +99,18 @@ def columns_of(replies, mask, ids):
     return found
 
 
-@pytest.mark.parametrize("credit", ["token", "turn"])
-@pytest.mark.parametrize("options", [{}, {"max_prompt_length": 24}, {"context_size": 1, "kl_estimator": "k3"}])
+K3 = {"context_size": 1, "kl_estimator": "k3"}
+
+
+@pytest.mark.parametrize(
+    ("credit", "options"),
+    [
+        *(("token", {}), ("turn", {"max_prompt_length": 24}), ("token", K3)),
+        pytest.param("turn", {}, marks=pytest.mark.slow),
+        pytest.param("token", {"max_prompt_length": 24}, marks=pytest.mark.slow),
+        pytest.param("turn", K3, marks=pytest.mark.slow),
+    ],
+)
 def test_random_dialogues_against_lists_of_what_was_sampled(monkeypatch, credit, options):
     """Holes, rewards and advantages of each dialogue from what user and policy said in it, without a tensor."""
     known, rounds, read = [], [], Responder.read

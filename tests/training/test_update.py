@@ -187,7 +187,7 @@ def test_switches_of_the_losses_arrive(monkeypatch):
 @pytest.mark.parametrize(("decay", "share"), [(True, True), (True, False), (False, True)])
 def test_linear_learning_rate_decay(decay, share):
     """Of a shared model, the value head is a group of its own."""
-    keys = {"lr": 4e-3, "critic_lr": 8e-3, "max_iterations": 4}
+    keys = {"lr": 4e-3, "critic_lr": 8e-3, "max_iterations": 4, "num_mini_batch": 1, "ppo_epoch": 1}
     trainer = make_trainer(use_share_model=share, use_linear_lr_decay=decay, **keys)
     used = []
     while not trainer.done:
@@ -200,7 +200,7 @@ def test_linear_learning_rate_decay(decay, share):
 
 @pytest.mark.parametrize("precision", [{}, {"use_amp": True, "amp_dtype": "fp16"}], ids=["fp32", "fp16"])
 def test_in_the_warmup_the_critic_learns_alone(precision):
-    keys = {"use_share_model": False, "critic_warmup": 2, "max_iterations": 3, "weight_decay": 0.1}
+    keys = {"use_share_model": False, "critic_warmup": 2, "max_iterations": 3, "weight_decay": 0.1, "ppo_epoch": 1}
     trainer = make_trainer(**keys, **precision)
     modules = (trainer.models.policy, trainer.models.critic)
     seen = [[parameters(module) for module in modules]]
@@ -219,7 +219,8 @@ def test_in_the_warmup_the_critic_learns_alone(precision):
 
 @pytest.mark.parametrize("precision", [{}, {"use_amp": True, "amp_dtype": "fp16"}], ids=["fp32", "fp16"])
 def test_in_the_warmup_the_head_of_a_shared_model_learns_alone(precision):
-    trainer = make_trainer(critic_warmup=2, max_iterations=3, weight_decay=0.1, max_grad_norm=1e-3, **precision)
+    keys = {"critic_warmup": 2, "max_iterations": 3, "weight_decay": 0.1, "max_grad_norm": 1e-3, "ppo_epoch": 1}
+    trainer = make_trainer(**keys, **precision)
     policy, optimizer = trainer.models.policy, trainer.optimizers["policy"]
     (trunk, head), seen = [group["params"] for group in optimizer.param_groups], [parameters(policy)]
     per_iteration = trainer.config.ppo_epoch * trainer.config.num_mini_batch
