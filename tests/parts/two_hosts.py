@@ -102,9 +102,11 @@ def lost_link(hosts: tuple[Host, Host]) -> Iterator[None]:
     for host, other in zip(hosts, reversed(ADDRESSES), strict=True):
         nobody = f"ip neighbour replace {other} lladdr 02:00:00:00:00:99 nud permanent dev {INTERFACE}"
         _run(host, *nobody.split())
-    yield
-    for host, other in zip(hosts, reversed(ADDRESSES), strict=True):
-        _run(host, *f"ip neighbour del {other} dev {INTERFACE}".split())
+    try:
+        yield
+    finally:
+        for host, other in zip(hosts, reversed(ADDRESSES), strict=True):
+            _run(host, *f"ip neighbour del {other} dev {INTERFACE}".split())
 
 
 @contextmanager
@@ -115,9 +117,11 @@ def firewall(hosts: tuple[Host, Host], open_port: str = "") -> Iterator[None]:
         rules.append(f"to {ADDRESSES[1]} ipproto tcp sport {open_port} lookup main priority 100")
     for rule in rules:
         _run(hosts[0], *f"ip rule add {rule}".split())
-    yield
-    for rule in rules:
-        _run(hosts[0], *f"ip rule del {rule}".split())
+    try:
+        yield
+    finally:
+        for rule in rules:
+            _run(hosts[0], *f"ip rule del {rule}".split())
 
 
 def _holder(words: list[str]) -> "subprocess.Popen[str]":
