@@ -241,7 +241,7 @@ def parse_yaml_options(kind: type[AnyOptions], words: list[str], folders: list[P
         found, others = parser.parse_known_args(words)
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from None
-    values = vars(found)
+    values: dict[str, Any] = vars(found) | {"folders": folders}
     if values.pop("help"):
         lines = [f"{(kind.description or '').strip()}\n\nusage: {kind.usage.format(program=command_line.program())}"]
         rows = [(one.name, one.metadata["metavar"], one.metadata["meaning"]) for one in option_fields(kind)]
@@ -250,7 +250,8 @@ def parse_yaml_options(kind: type[AnyOptions], words: list[str], folders: list[P
             lines.append(textwrap.fill(f"{head} {meaning}", 130, subsequent_indent=" " * 18))
         command_line.show_help(kind.schema, "\n".join(lines))
         return None
-    options = kind(**values, keys=read_overrides(others), folders=folders)
+    values["keys"] = read_overrides(others)
+    options = kind(**values)
     if options.print_config:
         sys.stdout.write(dump_yaml(options.settings))
         return None

@@ -106,7 +106,7 @@ def _read(body: Any, most_chars: int) -> RatingKeys:
         raise _wrong("reason", "belongs to a thumb; send both together")
     if not said.keys() & set(SAYS):
         raise _wrong("the body", f"says nothing of the answer; send one of {', '.join(SAYS)}")
-    texts = {key: plain_text(said[key]) for key in ("reason", "correction") if key in said}
+    texts: dict[str, Any] = {key: plain_text(said[key]) for key in ("reason", "correction") if key in said}
     for key, text in texts.items():
         if len(text) > most_chars:
             raise _wrong(key, f"has {len(text):,} characters; send at most {most_chars:,} (api_rating_chars)")

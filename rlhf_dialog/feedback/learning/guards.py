@@ -104,12 +104,12 @@ class GuardMeasurement:
     def measure(self) -> list[GuardLimit]:
         """The guards of the learner's policy as it is now."""
         replies = self._replies(self.learner.policy)
-        measured = (self._measures(replies), self._first_measures, self._liked_measures)
+        now, start, liked = self._measures(replies), self._first_measures, self._liked_measures
         errors = {
-            "loss of likelihood": worsening(*(-one.likelihood for one in measured)),
-            "rise of unfinished sentences": worsening(*(one.is_unfinished for one in measured)),
-            "change of the length": worsening(*(one.length for one in measured), both_ways=True),
-            "rise of repetition": worsening(*(one.repetition for one in measured)),
+            "loss of likelihood": worsening(-now.likelihood, -start.likelihood, -liked.likelihood),
+            "rise of unfinished sentences": worsening(now.is_unfinished, start.is_unfinished, liked.is_unfinished),
+            "change of the length": worsening(now.length, start.length, liked.length, both_ways=True),
+            "rise of repetition": worsening(now.repetition, start.repetition, liked.repetition),
         }
         own, first = (distinct_n([one.text for one in some], 2) for some in (replies, self._first_replies))
         distinct, least = own / first if first else 1.0, self.settings.min_distinct_2
