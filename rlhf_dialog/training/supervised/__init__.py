@@ -8,8 +8,8 @@
 - **A prompt that is the beginning of the next one is merged into it** (`sft.merge_prefixes`), so that one sequence
   teaches a whole dialogue; on a CPU this is several times cheaper. With a chat template, roles change from one prompt
   of a dialogue to the next, so prompts seldom merge and training takes longer.
-- **Examples are encoded when they are drawn** (`stage.Encoded`), except by relevance models: of large data, only lengths
-  and a hash are in memory.
+- **Examples are encoded when they are drawn** (`stage.Encoded`): their lengths and a hash alone are in memory. Relevance
+  models keep all texts.
 - **The chat template is tried when the encoder is made**, before any training.
 - **The classifier's inputs are encoded by the reward's own code** (`rewards.intent`): training and use cannot differ.
 - **transformers' Trainer and trl's SFTTrainer do the training**; nothing experimental of trl is used. Batches hold
