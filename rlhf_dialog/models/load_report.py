@@ -14,12 +14,21 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.trunk import trunk_of
 
 logger = logging.getLogger(__name__)
+WRAPPERS = {  # what a program puts into the names of the weights of a model that it wraps
+    "_orig_mod.": "torch.compile",
+    "base_model.model.": "PEFT",
+    "pretrained_model.": "TRL with a value head",
+    "_fsdp_wrapped_module.": "FSDP",
+    "_checkpoint_wrapped_module.": "activation checkpointing",
+    "module.": "DistributedDataParallel or DeepSpeed",
+}
 BUFFERS = re.compile(  # what earlier versions of the library stored, and now compute
     r"(^|\.)(masked_bias|inv_freq|position_ids|token_type_ids|causal_mask|cos_cached|sin_cached|num_batches_tracked"
     r"|embed_positions\.(weights|_float_tensor)|(attn|attention)\.bias)$"
 )
 OF_OTHER_TASKS = re.compile(r"(^|\.)(lm_head|embed_out|cls|predictions|lm_predictions|vocab_\w+|pooler)\.")
 WHOLE = "give a whole folder of one model: its file and its config.json do not fit together"
+SCORING = re.compile(r"^(score|classifier|v_head|value_head|reward_head)\.")
 
 
 def check_report(
@@ -41,7 +50,7 @@ def check_report(
             stored, wanted = (tuple(shape) for shape in shapes[first])
             what = f"{first} has the shape {stored} in the file, and {wanted} by config.json"
             raise UserError(what, where=where, remedy=WHOLE)
-        raise UserError(lacks(model, needed, extra), where=where, remedy=remedy(model, needed, scores))
+        raise UserError(lacks(needed, name), where=where, remedy=remedy(model, needed, extra, scores))
     dropped = [x for x in extra if not OF_OTHER_TASKS.search(x)]
     if scores and not only_trunk and dropped:
         what = f"has weights that {name} would drop, so its scores would be wrong: {grouped(model, dropped)}"
@@ -72,27 +81,51 @@ def check_same_names(
 ) -> None:
     """Raises UserError when a file of our own format lacks weights of the module, or has others."""
     if needed := [name for name in module.state_dict() if name in missing]:
-        raise UserError(lacks(module, needed, unexpected), where=f"{key}: '{path}'", remedy=WHOLE)
+        what = lacks(needed, type(module).__name__)
+        raise UserError(what, where=f"{key}: '{path}'", remedy=remedy(module, needed, sorted(unexpected)))
     if unexpected:
         what = f"has weights that the model does not have: {grouped(module, unexpected)}"
         raise UserError(what, where=f"{key}: '{path}'", remedy=WHOLE)
 
 
-def lacks(model: nn.Module, needed: Sequence[str], extra: Iterable[str]) -> str:
-    """What is wrong with a folder without the `needed` weights, and what it has in their place, such as other names of them."""
+def lacks(needed: Sequence[str], model: str) -> str:
+    """What is wrong with a folder without the `needed` weights of the class `model`."""
     number = f"{len(needed)} weights" if len(needed) > 1 else "a weight"
-    what = f"lacks {number} that {type(model).__name__} computes with ({needed[0]}{', ..' if len(needed) > 1 else ''})"
-    return f"{what}, and has others: {grouped(model, extra)}" if extra else what
+    return f"lacks {number} that {model} computes with ({needed[0]}{', ..' if len(needed) > 1 else ''})"
 
 
-def remedy(model: nn.Module, needed: Sequence[str], scores: bool) -> str:
-    """What to do about a folder that lacks the `needed` weights; `scores`: see `check_report`."""
+def remedy(model: nn.Module, needed: Sequence[str], extra: Sequence[str], scores: bool = False) -> str:
+    """What to do about a folder that lacks the `needed` weights and has `extra` ones; `scores`: see `check_report`."""
+    if any(".lora_" in x for x in extra):
+        return "it holds adapters: merge them into the model first (merge_and_unload of PEFT)"
+    if added := added_to_names({*needed}, extra):
+        return added
     if scores and not used_weights(model, needed, only_trunk=True):
         return "it was not trained as a classifier or reward model: train one from it, or give one"
     head = getattr(model, "get_output_embeddings", lambda: None)()
-    if head is not None and all(any(model.get_parameter(name) is p for p in head.parameters()) for name in needed):
+    of_head = {
+        name for name, p in model.named_parameters() if head is not None and any(p is x for x in head.parameters())
+    }
+    if of_head.issuperset(needed):
+        if scoring := [x for x in extra if SCORING.search(x)]:
+            return f"it is a classifier or reward model ({scoring[0]}): give a language model"
         return "if the head is the input embedding, set tie_word_embeddings: true in its config.json"
     return WHOLE
+
+
+def added_to_names(needed: Collection[str], extra: Sequence[str]) -> str:
+    """What to remove from the names of the file, and who put it there; empty where nothing tells."""
+    for mark, program in WRAPPERS.items():
+        if 2 * sum(f".{mark}" in f".{name}" for name in extra) > len(extra):
+            return f"saved from {program}: remove `{mark}` from the names of its weights"
+    added = {name[: -len(end)] for name in extra for end in ends(name)[1:] if end in needed}
+    return f"remove `{min(added, key=len)}` from the names of its weights" if added else ""
+
+
+def ends(name: str) -> list[str]:
+    """`a.b.c`, `b.c`, `c`."""
+    parts = name.split(".")
+    return [".".join(parts[start:]) for start in range(len(parts))]
 
 
 def used_weights(model: Any, names: Collection[str], only_trunk: bool) -> list[str]:

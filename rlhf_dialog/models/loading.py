@@ -142,6 +142,9 @@ def prepare_lm(
     lm: PreTrainedModel, path: str, key: str, packing: bool, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> PreTrainedModel:
     """The model in the form in which it is fastest. Raises UserError when it can be neither packed nor padded on the left."""
+    ends = getattr(getattr(lm, "generation_config", None), "eos_token_id", None) or []
+    if not all(type(end) is int for end in (ends if isinstance(ends, list) else [ends])):
+        raise UserError(f"{key}: eos_token_id in generation_config.json of '{path}' is {ends!r:.100}, not token ids")
     fuse_gelu(lm)
     use_onednn(lm)
     with trial_form(lm):

@@ -79,6 +79,9 @@ def load_pretrained(auto_class: Any, path: str, key: str, *, only_trunk: bool = 
             scores = auto_class.__name__ == "AutoModelForSequenceClassification"
             check_report(model, report, path, key, only_trunk, scores)
             return loaded if with_report else model
+        limit = getattr(loaded, "model_max_length", 1)
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 1:
+            raise UserError(f"{key}: model_max_length of '{path}' is {limit!r:.100}, not a number of tokens")
         return loaded
 
 

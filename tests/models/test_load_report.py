@@ -1,6 +1,7 @@
 """A folder lacks weights, or has others: what a model computes with is refused when it is missing, and nothing else is."""
 
 import logging
+import re
 
 import pytest
 import torch
@@ -94,14 +95,43 @@ def test_of_every_family_a_whole_folder_loads_without_a_word_and_one_without_a_w
     assert not said(caplog)
 
 
-@pytest.mark.parametrize(("lm", "first", "number"), [(gpt2, "wte.weight", 28), (llama, "embed_tokens.weight", 21)])
-def test_names_with_a_prefix_are_named_by_it(lm, first, number, tmp_path):
+@pytest.mark.parametrize(
+    ("prefix", "words"),
+    [
+        ("_orig_mod.", "torch.compile: remove `_orig_mod.`"),
+        ("base_model.model.", "PEFT: remove `base_model.model.`"),
+        ("pretrained_model.", "remove `pretrained_model.`"),
+        ("module.", "remove `module.`"),
+        ("student.net.", "remove `student.net.`"),
+    ],
+)
+@pytest.mark.parametrize("lm", [gpt2, llama])
+def test_names_with_a_prefix_say_which_and_how_many(prefix, words, lm, tmp_path):
     lm().save_pretrained(tmp_path)
-    rewrite(tmp_path, lambda weights: {f"_orig_mod.{name}": x for name, x in weights.items()})
+    rewrite(tmp_path, lambda weights: {prefix + name: x for name, x in weights.items()})
     text = refusal(tmp_path)
+    first, number = ("transformer.wte.weight", 28) if lm is gpt2 else ("model.embed_tokens.weight", 21)
     assert first in text
     assert f"lacks {number} weights" in text
-    assert "has others: _orig_mod. (2" in text
+    assert words in text
+
+
+def test_a_prefix_within_the_names_and_adapters_that_were_not_merged(tmp_path):
+    llama().save_pretrained(tmp_path)
+    rewrite(
+        tmp_path,
+        lambda weights: {re.sub(r"(layers\.\d\.)", r"\1_fsdp_wrapped_module.", name): x for name, x in weights.items()},
+    )
+    assert "remove `_fsdp_wrapped_module.`" in refusal(tmp_path)
+    llama().save_pretrained(tmp_path)
+
+    def adapted(weights):
+        return {name.replace("q_proj.", "q_proj.base_layer."): x for name, x in weights.items()} | {
+            "model.layers.0.self_attn.q_proj.lora_A.default.weight": torch.zeros(2, 32)
+        }
+
+    rewrite(tmp_path, adapted)
+    assert "merge them into the model" in refusal(tmp_path)
 
 
 def test_more_layers_in_the_configuration_than_in_the_file(tmp_path):
@@ -136,7 +166,7 @@ def test_a_head_that_is_missing_but_not_tied(tmp_path):
 
 def test_a_reward_model_is_no_policy_and_a_policy_is_no_reward_model(tmp_path):
     save_scalar(tmp_path / "reward", "llama")
-    assert "has others: score. (1)" in refusal(tmp_path / "reward")
+    assert "reward model (score.weight)" in refusal(tmp_path / "reward")
     llama().save_pretrained(tmp_path / "lm")
     assert "was not trained as a classifier" in refusal(tmp_path / "lm", AutoModelForSequenceClassification)
 
