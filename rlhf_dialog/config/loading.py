@@ -157,8 +157,7 @@ class RunKeys:
         """The configuration of a PPO run; the log names the keys that have no effect."""
         for line in self.no_effect:
             logger.info("%s", line)
-        raw = dict(self.raw)
-        config = _validate(Config, raw, self.name, _lift_kl(raw))
+        config = _validate(Config, self.raw, self.name, _lift_kl(self.raw))
         if self.path is None:
             return config
         config._folder = self.path.parent
