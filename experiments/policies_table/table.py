@@ -144,7 +144,8 @@ class Plan:
 
 def defaults_of(policy: str) -> dict[str, Any]:
     """The arguments that a registered policy takes, as far as they have defaults."""
-    parameters = inspect.signature(PolicyFactory.find(_class_of(policy))).parameters.values()
+    cls = PolicyFactory.find(_class_of(policy))
+    parameters = inspect.signature(getattr(cls, "arguments", cls)).parameters.values()
     return {one.name: one.default for one in parameters if one.default is not one.empty}
 
 

@@ -100,8 +100,10 @@ class GPSarsaArguments:
 class GPSarsa:
     """Chooses the allowed action with the largest draw from the posterior of its Q; deterministic: with the largest mean."""
 
+    arguments = GPSarsaArguments
+
     def __init__(self, setting: PolicySpec, **args: Any):
-        self.setting, self.args = setting, read_arguments(GPSarsaArguments, args)
+        self.setting, self.args = setting, read_arguments(self.arguments, args)
         prior_variance = self.args.prior_deviation**2
         self.noise, self.novelty = self.args.sigma**2, max(self.args.nu, self.args.relative_nu * prior_variance)
         self.prior: GPSarsa | None = None

@@ -69,8 +69,10 @@ class PPO:
     log-probabilities are not those of this policy.
     """
 
+    arguments = PPOArguments
+
     def __init__(self, setting: PolicySpec, **args: Any):
-        self.setting, self.args = setting, read_arguments(PPOArguments, args)
+        self.setting, self.args = setting, read_arguments(self.arguments, args)
         generator = torch.Generator().manual_seed(setting.seed)
         sizes = [setting.num_features, *self.args.hidden_sizes]
         policy = network.mlp([*sizes, setting.num_actions], generator, last_gain=0.01)
