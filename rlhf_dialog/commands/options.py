@@ -233,7 +233,8 @@ class Parser(argparse.ArgumentParser):
 def parse_yaml_options(kind: type[AnyOptions], words: list[str], folders: list[Path]) -> AnyOptions | None:
     """The options that the words give; None where they only asked for --help or --print_config, which is printed."""
     assert issubclass(kind, YamlOptions)
-    parser, types_of = Parser(add_help=False, allow_abbrev=False, exit_on_error=False), get_type_hints(kind)
+    parser = Parser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    types_of = get_type_hints(kind)
     for one in option_fields(kind):
         parser.add_argument(f"--{one.name}", **_argparse_arguments(one, types_of[one.name]))
     parser.add_argument("--help", action="store_true")
@@ -241,7 +242,7 @@ def parse_yaml_options(kind: type[AnyOptions], words: list[str], folders: list[P
         found, others = parser.parse_known_args(words)
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from None
-    values: dict[str, Any] = vars(found) | {"folders": folders}
+    values: dict[str, Any] = vars(found)
     if values.pop("help"):
         lines = [f"{(kind.description or '').strip()}\n\nusage: {kind.usage.format(program=command_line.program())}"]
         rows = [(one.name, one.metadata["metavar"], one.metadata["meaning"]) for one in option_fields(kind)]
@@ -250,8 +251,7 @@ def parse_yaml_options(kind: type[AnyOptions], words: list[str], folders: list[P
             lines.append(textwrap.fill(f"{head} {meaning}", 130, subsequent_indent=" " * 18))
         command_line.show_help(kind.schema, "\n".join(lines))
         return None
-    values["keys"] = read_overrides(others)
-    options = kind(**values)
+    options = kind(**values | {"keys": read_overrides(others), "folders": folders})
     if options.print_config:
         sys.stdout.write(dump_yaml(options.settings))
         return None

@@ -186,7 +186,8 @@ def load_pairs(
     elif preference == AUTO and columns.keys() >= {*SIDES}:
         _check_decided((row for _, _, row in source.rows()), columns, data_path)
     counts, keys, prompts = RowCounts(f"{data_path}, {split}"), array("Q"), array("q")
-    num_margins, without = 0, ""
+    num_margins = 0
+    without = ""  # the place of the first pair without a margin
     with naming_columns(columns):
         read = counts.read(source.rows(), lambda keyed: (keyed[0], _pair(keyed[2], keyed[1], counts, decided)))
         for key, pair in read:

@@ -103,9 +103,8 @@ def needed_bytes(
         weights += frozen_bytes(reference or policy, frozen)
     weights += sum(4 * judge.parameters for judge in judges)
     if is_half and config.use_lora and frozen == 2:
-        weights += (
-            2 * policy.vocab * policy.hidden if policy.trunk == policy.parameters else 0
-        )  # the tied output embedding
+        is_tied = policy.trunk == policy.parameters
+        weights += 2 * policy.vocab * policy.hidden if is_tied else 0  # a copy of the output embedding
     elif is_half:
         weights += 2 * base  # autocast's copies
 

@@ -19,10 +19,8 @@ def notice_silence(proc: Path = Path("/proc")) -> None:
             if not os.readlink(link).startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(link.name))) as connection:
-                is_tcp = (
-                    connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
-                )
-                if is_tcp:
+                is_internet = connection.family in (socket.AF_INET, socket.AF_INET6)
+                if is_internet and connection.type == socket.SOCK_STREAM:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, step)
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, step)

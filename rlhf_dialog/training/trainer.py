@@ -231,7 +231,8 @@ class PPOTrainer:
         """The noise of log-probabilities on all ranks, by the model that is not trained, where there is one."""
         reference = self.models.ref_policy
         name, model = ("policy", self.models.policy) if reference is None else ("reference", reference)
-        temperature, num_bits = self.config.temperature, 16 if self.placement.reduced_precision else 32
+        temperature = self.config.temperature
+        num_bits = 16 if self.placement.reduced_precision else 32
         with self.world.fail_together(), self.placement.rollout():
             rounding = checks.measure_rounding(name, model, collected.in_segments().tokens, temperature)
         return checks.combine_rounding(rounding, self.world, temperature, num_bits)

@@ -104,7 +104,9 @@ class GuardMeasurement:
     def measure(self) -> list[GuardLimit]:
         """The guards of the learner's policy as it is now."""
         replies = self._replies(self.learner.policy)
-        now, start, liked = self._measures(replies), self._first_measures, self._liked_measures
+        now = self._measures(replies)
+        start = self._first_measures
+        liked = self._liked_measures
         errors = {
             "loss of likelihood": worsening(-now.likelihood, -start.likelihood, -liked.likelihood),
             "rise of unfinished sentences": worsening(now.is_unfinished, start.is_unfinished, liked.is_unfinished),
@@ -112,7 +114,8 @@ class GuardMeasurement:
             "rise of repetition": worsening(now.repetition, start.repetition, liked.repetition),
         }
         own, first = (distinct_n([one.text for one in some], 2) for some in (replies, self._first_replies))
-        distinct, least = own / first if first else 1.0, self.settings.min_distinct_2
+        distinct = own / first if first else 1.0
+        least = self.settings.min_distinct_2
         return [
             GuardLimit("relative KL", self._relative_kl(replies), self.settings.max_relative_kl, at_most=True),
             GuardLimit("distinct-2, of the first version's", distinct, least, at_most=False),

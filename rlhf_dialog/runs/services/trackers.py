@@ -25,7 +25,7 @@ from rlhf_dialog.runs.metrics_file import read_metrics
 from rlhf_dialog.runs.optional_outputs import OptionalOutputs
 from rlhf_dialog.runs.services.base import Metrics, Run, Service
 from rlhf_dialog.runs.services.ledger import markdown_table
-from rlhf_dialog.runs.services.wandb_tracker import WandbTracker, open_wandb
+from rlhf_dialog.runs.services.wandb_tracker import Tracked, WandbTracker, open_wandb
 from rlhf_dialog.terminal import Console, TimeLeft, visible
 from rlhf_dialog.training.rollout import Rollout
 
@@ -229,7 +229,7 @@ class Trackers(OptionalOutputs):
 
     def __init__(
         self,
-        config: Any,
+        config: Tracked,
         folder: Path,
         done: int = 0,
         wandb: WandbTracker | None = None,
@@ -292,7 +292,7 @@ class TrackerService(Service):
     """
 
     def __init__(
-        self, config: Any, folder: Path, world: World, goes_on: bool, console: Callable[[], LiveLine] | None = None
+        self, config: Tracked, folder: Path, world: World, goes_on: bool, console: Callable[[], LiveLine] | None = None
     ):
         self.config, self.console = config, console
         self.wandb: WandbTracker | None = None

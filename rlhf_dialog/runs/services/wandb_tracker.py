@@ -5,7 +5,7 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.errors import ASKED_TO_END
@@ -16,13 +16,32 @@ RUN_ID = "wandb_run_id"  # file in the run folder
 CONNECT_SECONDS = 20.0
 
 
+class Tracked(Protocol):
+    """What the trackers read of a configuration: that of a language model's run, and that of a policy's."""
+
+    @property
+    def use_wandb(self) -> bool: ...
+    @property
+    def wandb_entity(self) -> str | None: ...
+    @property
+    def wandb_project(self) -> str: ...
+    @property
+    def disable_wandb(self) -> bool: ...
+    @property
+    def use_tensorboard(self) -> bool: ...
+    @property
+    def use_rich_handler(self) -> bool: ...
+    @property
+    def experiment_name(self) -> str | None: ...
+    @property
+    def log_interval(self) -> int: ...
+    def model_dump(self) -> dict[str, Any]: ...
+
+
 class WandbTracker:
-    """A run of wandb. Offline without a key, and where it cannot be opened online.
+    """A run of wandb. Offline without a key, and where it cannot be opened online."""
 
-    `config`: a `Config`, or that of a policy's run, which has the same keys for trackers.
-    """
-
-    def __init__(self, config: Any, folder: Path, resume: bool = False):
+    def __init__(self, config: Tracked, folder: Path, resume: bool = False):
         """`resume`: continue the wandb run whose id is in the run folder. Raises what wandb raises when it fails offline too."""
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # do not send crash reports to its makers
         self.config, self.folder = config, folder
@@ -98,7 +117,7 @@ class WandbTracker:
             raise
 
 
-def open_wandb(config: Any, folder: Path, resume: bool = False) -> WandbTracker | None:
+def open_wandb(config: Tracked, folder: Path, resume: bool = False) -> WandbTracker | None:
     """The tracker, if the configuration wants one; None, with a warning, where wandb cannot be used."""
     if not config.use_wandb or config.disable_wandb:
         return None
