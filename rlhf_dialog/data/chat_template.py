@@ -335,7 +335,9 @@ def warn_about_replies(encoder: TurnEncoder) -> None:
             logger.warning(
                 "turn_separator: the tokenizer's chat template writes the reply %r so that it is read back as %r, which rewards "
                 "and metrics would see; %s",
-                *(text, found, REMEDY),
+                text,
+                found,
+                REMEDY,
             )
             return
 

@@ -164,6 +164,18 @@ def test_batches_hold_similar_lengths_in_no_order_of_length():
     assert 0.3 < rising < 0.7
 
 
+def test_the_fingerprint_of_examples_is_of_their_ids_labels_and_order():
+    """A training of other examples does not go on from the checkpoint of these."""
+
+    def fingerprint(*rows):
+        return Encoded(rows, lambda row: {"input_ids": row[0], "labels": row[1], "length": len(row[0])}).fingerprint
+
+    first, second = ([5, 6], [-100, 6]), ([7, 8], [-100, 8])
+    others = [(second, first), (first, ([7, 9], [-100, 8])), (first, ([7, 8], [7, 8])), (first,)]
+    assert fingerprint(first, second) == fingerprint(first, second)
+    assert len({fingerprint(first, second), *(fingerprint(*rows) for rows in others)}) == 5
+
+
 def test_the_number_of_steps():
     assert num_steps(SupervisedKeys(epochs=3, batch_size=32), 320) == 30
     assert num_steps(SupervisedKeys(epochs=0.5, batch_size=32), 320) == 5
